@@ -1,0 +1,300 @@
+"""Every knob, flat and free of Dagster. Profiles hold values only; an unknown key is refused with the nearest name.
+
+`load_config("embedded", ["sft.lr=1e-3"])` reads `profiles/embedded.yaml` over the defaults below and then the
+settings. A profile may also be the path of a YAML file of the user's own.
+"""
+
+import difflib
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from flywheel.errors import ConfigError
+
+PROFILE_DIR = Path(__file__).parent / "profiles"
+
+
+class Section(BaseModel):
+    """A group of knobs; immutable, and closed to names it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TinyModelConfig(Section):
+    """Architecture of the model that is built on the spot (`model.base: tiny`)."""
+
+    hidden: int = Field(96, description="width of the language model")
+    layers: int = Field(2, description="language model layers")
+    heads: int = Field(2, description="attention heads")
+    mlp: int = Field(288, description="width of the feed-forward layer")
+    vision_hidden: int = Field(64, description="width of the vision tower")
+    vision_depth: int = Field(1, description="vision tower blocks")
+    merges: int = Field(600, description="byte-pair merges learned by the tokenizer")
+    vision_steps: int = Field(220, description="vision pre-training steps")
+    grounding_steps: int = Field(250, description="grounding pre-training steps")
+
+
+class ModelConfig(Section):
+    """Which vision-language model, and how it is held."""
+
+    base: str = Field("tiny", description="`tiny`, a Hugging Face hub id, or the folder of a saved model")
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="dtype of weights and activations")
+    device: str = Field("auto", description="`auto`, `cpu`, `cuda` or `cuda:N`")
+    threads: int = Field(0, description="CPU threads for torch; 0 takes all cores")
+    max_pixels: int = Field(1_003_520, description="screenshots above this many pixels are scaled down")
+    tiny: TinyModelConfig = TinyModelConfig()
+
+
+class PromptConfig(Section):
+    """How an episode is put into words."""
+
+    action_space: Literal["computer_use", "pyautogui", "sendkey"] = Field("computer_use", description="action space")
+    sections: tuple[str, ...] = Field(
+        ("domain", "task", "accessibility_tree", "terminal", "last_result"),
+        description="sections of an observation turn, in order",
+    )
+    accessibility_chars: int = Field(4096, description="the accessibility tree is cut at this many characters")
+
+
+class EnvConfig(Section):
+    """The desktop and its tasks."""
+
+    backend: Literal["simulated"] = Field("simulated", description="environment backend")
+    width: int = Field(160, description="screen width, pixels")
+    height: int = Field(128, description="screen height, pixels")
+    layout: Literal["roomy", "free"] = Field("roomy", description="`roomy`: one widget a cell; `free`: anywhere")
+    families: tuple[str, ...] = Field((), description="task families; empty takes all")
+    levels: tuple[int, ...] = Field((1, 2, 3, 4), description="difficulty levels")
+    max_turns: int = Field(8, description="turns before an episode is truncated")
+    accessibility: bool = Field(False, description="put the accessibility tree into observations")
+
+
+class TasksConfig(Section):
+    """How many tasks each split holds."""
+
+    train: int = Field(2000, description="training tasks")
+    heldout: int = Field(500, description="held-out tasks")
+    demonstrations: int = Field(90, description="training tasks with a scripted demonstration")
+
+
+class SftConfig(Section):
+    """Supervised fine-tuning."""
+
+    lr: float = Field(5e-6, description="peak learning rate")
+    min_lr: float = Field(5e-7, description="learning rate at the end of the cosine")
+    warmup: float = Field(0.1, description="share of steps spent warming up")
+    weight_decay: float = Field(0.1, description="AdamW weight decay")
+    betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW betas")
+    steps: int = Field(300, description="optimiser steps of the alignment stage")
+    batch: int = Field(32, description="trajectories a step")
+    pack_tokens: int = Field(8192, description="tokens in one packed row")
+    grad_clip: float = Field(1.0, description="gradient norm limit")
+    save_every: int = Field(0, description="steps between resumable saves; 0 saves at the end only")
+
+
+class RolloutConfig(Section):
+    """Collecting the student's own trajectories."""
+
+    tasks: int = Field(320, description="tasks an iteration")
+    samples: int = Field(2, description="episodes a task")
+    temperature: float = Field(1.0, description="sampling temperature")
+    top_p: float = Field(1.0, description="nucleus mass")
+    max_tokens: int = Field(64, description="tokens a completion may have")
+    concurrency: int = Field(128, description="desktops played at once")
+    workers: int = Field(0, description="processes that share the episodes; 0 takes one a core")
+
+
+class FlywheelConfig(Section):
+    """The loop: roll out, keep successes, train on them, evaluate; until success stops rising."""
+
+    max_iterations: int = Field(12, description="never more than this many")
+    min_iterations: int = Field(3, description="never stop before this many")
+    patience: int = Field(3, description="iterations without improvement before it stops")
+    min_delta: float = Field(0.02, description="mean gain that counts as improvement whatever its error")
+    success_threshold: float = Field(0.5, description="task reward from which a trajectory is kept")
+    min_successes: int = Field(16, description="fewer successes than this stop the iteration")
+    max_collapse: float = Field(0.15, description="fall of success against the best that blocks the next iteration")
+    pool: Literal["all", "latest"] = Field("all", description="train on successes of all iterations or the latest")
+    demonstrations: bool = Field(True, description="mix the demonstrations into every iteration's training set")
+    per_task: int = Field(2, description="at most this many successes of one task in a set; 0 keeps all")
+    steps: int = Field(300, description="optimiser steps an iteration")
+    init: Literal["previous", "base"] = Field("previous", description="what an iteration's training starts from")
+
+
+class RlConfig(Section):
+    """Policy gradient."""
+
+    algorithm: str = Field("gspo", description="name in the table of algorithms")
+    lr: float = Field(5e-7, description="constant learning rate")
+    betas: tuple[float, float] = Field((0.9, 0.98), description="Adam betas")
+    steps: int = Field(40, description="updates")
+    prompts: int = Field(24, description="tasks an update")
+    group: int = Field(8, description="episodes a task")
+    epochs: int = Field(1, description="optimiser passes over one batch of rollouts")
+    minibatches: int = Field(1, description="optimiser steps a pass")
+    clip_low: float | None = Field(None, description="lower clip; empty takes the algorithm's own")
+    clip_high: float | None = Field(None, description="upper clip; empty takes the algorithm's own")
+    kl: float = Field(0.0, description="coefficient of the k3 KL term to the reference")
+    entropy: float = Field(0.0, description="entropy bonus")
+    temperature: float = Field(1.0, description="sampling temperature")
+    grad_clip: float = Field(1.0, description="gradient norm limit")
+    shaping: float = Field(0.3, description="weight of the partial score in the shaped reward")
+    families: tuple[str, ...] = Field((), description="families to practise; empty takes those of the environment")
+    save_every: int = Field(10, description="updates between resumable saves")
+
+
+class EvalConfig(Section):
+    """Measuring a policy."""
+
+    episodes: int = Field(500, description="held-out episodes")
+    temperature: float = Field(0.0, description="sampling temperature; 0 is greedy")
+    max_turns: int = Field(8, description="turns before an episode is truncated")
+    retries: int = Field(2, description="how often an episode that failed for infrastructure reasons is run again")
+
+
+class TrackingConfig(Section):
+    """MLflow."""
+
+    enabled: bool = Field(True, description="write MLflow runs")
+    uri: str = Field("", description="tracking URI; empty takes a SQLite file under `home`")
+
+
+class StoreConfig(Section):
+    """The trajectory store."""
+
+    codec: Literal["png", "webp"] = Field("png", description="lossless codec for raw screenshots")
+    fsync: bool = Field(True, description="flush every episode to the disk before it is acknowledged")
+    gc_grace_seconds: float = Field(3600.0, description="age at which unreferenced files may be collected")
+
+
+class Config(Section):
+    """Everything that one experiment depends on."""
+
+    experiment: str = Field("default", pattern=r"^[a-z0-9][a-z0-9._-]*$", description="outermost key of all that is made")
+    seed: int = Field(0, description="every random choice derives from it")
+    home: str = Field(".flywheel", description="folder of store, checkpoints, datasets and reports")
+    model: ModelConfig = ModelConfig()
+    prompt: PromptConfig = PromptConfig()
+    env: EnvConfig = EnvConfig()
+    tasks: TasksConfig = TasksConfig()
+    sft: SftConfig = SftConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    flywheel: FlywheelConfig = FlywheelConfig()
+    rl: RlConfig = RlConfig()
+    eval: EvalConfig = EvalConfig()
+    tracking: TrackingConfig = TrackingConfig()
+    store: StoreConfig = StoreConfig()
+
+    @property
+    def home_path(self) -> Path:
+        return Path(self.home).expanduser().absolute()
+
+    @property
+    def store_root(self) -> Path:
+        return self.home_path / "store"
+
+    @property
+    def experiment_dir(self) -> Path:
+        """Checkpoints, sets and reports of this experiment."""
+        return self.home_path / "experiments" / self.experiment
+
+    @property
+    def tracking_uri(self) -> str:
+        return self.tracking.uri or f"sqlite:///{self.home_path / 'mlflow.db'}"
+
+
+def profile_names() -> list[str]:
+    """Profiles that ship with the package."""
+    return sorted(path.stem for path in PROFILE_DIR.glob("*.yaml"))
+
+
+def known_keys(section: type[BaseModel] = Config, prefix: str = "") -> dict[str, Any]:
+    """Dotted name -> field of every leaf knob."""
+    keys: dict[str, Any] = {}
+    for name, info in section.model_fields.items():
+        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+            keys |= known_keys(info.annotation, f"{prefix}{name}.")
+        else:
+            keys[prefix + name] = info
+    return keys
+
+
+def load_config(profile: str = "embedded", settings: list[str] | tuple[str, ...] = ()) -> Config:
+    """Defaults, then the profile, then `key=value` settings. Raises `ConfigError`."""
+    values = _read_profile(profile)
+    for setting in settings:
+        key, separator, text = setting.partition("=")
+        if not separator:
+            raise ConfigError(f"Setting '{setting}' is not of the form key=value; write for example sft.lr=1e-3.")
+        _refuse_unknown(key, "setting")
+        try:
+            values[key] = _plain(yaml.safe_load(text))
+        except yaml.YAMLError as error:
+            raise ConfigError(f"Setting '{setting}' has a value that is not YAML; quote it.") from error
+    try:
+        return Config.model_validate(_nest(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"{key} cannot be {first['input']!r}: {first['msg'].lower()}.") from error
+
+
+def _read_profile(profile: str) -> dict[str, Any]:
+    path = Path(profile) if profile.endswith((".yaml", ".yml")) else PROFILE_DIR / f"{profile}.yaml"
+    if not path.is_file():
+        names = ", ".join(profile_names())
+        raise ConfigError(f"There is no profile '{profile}'; take one of {names}, or the path of a .yaml file.")
+    try:
+        loaded = yaml.safe_load(path.read_text()) or {}
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {str(error).splitlines()[0]}.") from error
+    if not isinstance(loaded, dict):
+        raise ConfigError(f"{path} must hold a mapping of sections, not a {type(loaded).__name__}.")
+    values = _flatten(loaded)
+    for key in values:
+        _refuse_unknown(key, str(path))
+    return values
+
+
+def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    leaves: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            leaves |= _flatten(value, f"{prefix}{key}.")
+        else:
+            leaves[f"{prefix}{key}"] = _plain(value)
+    return leaves
+
+
+def _nest(leaves: dict[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for dotted, value in leaves.items():
+        *parents, name = dotted.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = value
+    return tree
+
+
+def _plain(value: Any) -> Any:
+    """YAML reads `1e-3` as text; knobs mean a number."""
+    if isinstance(value, str):
+        try:
+            return float(value) if "e" in value.lower() and not value.isalpha() else value
+        except ValueError:
+            return value
+    return value
+
+
+def _refuse_unknown(key: str, where: str) -> None:
+    keys = known_keys()
+    if key in keys:
+        return
+    by_name = {name.rsplit(".", 1)[-1]: name for name in keys}
+    near = difflib.get_close_matches(key, keys, 1, 0.5)
+    near = near or [by_name[n] for n in difflib.get_close_matches(key.rsplit(".", 1)[-1], by_name, 1, 0.5)]
+    hint = f"did you mean {near[0]}?" if near else "see docs/configuration.md."
+    raise ConfigError(f"Unknown key '{key}' in {where}; {hint}")
