@@ -1,0 +1,118 @@
+"""Tasks of the simulated desktop: made from a seed."""
+
+import hashlib
+import json
+import random
+import uuid
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from flywheel.envs.simulated import checkers, roomy
+from flywheel.envs.simulated.desktop import CONFIG_TYPE
+from flywheel.envs.simulated.draft import Draft, Goal, capacity, state_expected
+from flywheel.envs.simulated.families import FAMILIES, LEVELS
+from flywheel.envs.simulated.scene import CELL, MIN_SIDE, Scene, scene_to_json
+from flywheel.errors import ConfigError
+from flywheel.seeds import derive_seed
+from flywheel.types import Size, Split, Task
+
+HELDOUT_SHARE = 0.3
+"""Share of all possible tasks that is held out, by the hash of their content."""
+_ATTEMPTS = 2000
+
+
+def generate_tasks(
+    *,
+    split: Split,
+    count: int,
+    seed: int,
+    screen: Size,
+    layout: str = "roomy",
+    families: Sequence[str] = (),
+    levels: Sequence[int] = (),
+) -> list[Task]:
+    """`count` different tasks, round robin over families, then levels; the same arguments give the same tasks.
+
+    A task's content decides its split, so the splits cannot overlap whatever their seeds. Empty `families` and
+    `levels` take all. Raises `ConfigError` for an unknown family, level or layout, a screen under 96 x 96, or when the
+    screen is too small for that many different tasks.
+    """
+    families, levels = tuple(families) or tuple(FAMILIES), tuple(levels) or LEVELS
+    _refuse(families, levels, screen, layout)
+    tasks: dict[str, Task] = {}
+    for index in range(count):
+        family = families[index % len(families)]
+        level = levels[index // len(families) % len(levels)]
+        for attempt in range(_ATTEMPTS):
+            rng = random.Random(derive_seed(seed, "task", split, index, attempt))
+            task = make_task(rng, family, level, screen, layout)
+            if task.split == split and task.id not in tasks:
+                tasks[task.id] = task
+                break
+        else:
+            raise ConfigError(f"There are not {count} different {split} tasks of family {family}; ask for fewer.")
+    return list(tasks.values())
+
+
+def make_task(rng: random.Random, family: str, level: int, screen: Size, layout: str) -> Task:
+    """One task of one family and level; which split it belongs to is up to its content."""
+    slots = min(3, screen.height // CELL - 1)
+    draft = Draft(rng, capacity(screen, CELL), slots)
+    goal = FAMILIES[family](draft, level)
+    scene = roomy.place(draft.parts, screen, slots, rng)
+    return _task(family, level, scene, goal)
+
+
+def overlap(a: Collection[Task], b: Collection[Task]) -> set[str]:
+    """Ids of the tasks in `a` whose content is also in `b`; ids are read from content, not trusted."""
+    there = {content_id(task.instruction, task.config, task.evaluator) for task in b}
+    return {task.id for task in a if content_id(task.instruction, task.config, task.evaluator) in there}
+
+
+def content_id(instruction: str, config: Any, evaluator: Any) -> str:
+    """A uuid made of what the task is: its desktop and its goal."""
+    content = json.dumps([instruction, list(config), evaluator], sort_keys=True, separators=(",", ":"))
+    return str(uuid.UUID(bytes=hashlib.sha256(content.encode()).digest()[:16], version=5))
+
+
+def split_of(task_id: str) -> Split:
+    """The split that a content id belongs to."""
+    return "heldout" if uuid.UUID(task_id).time_low < HELDOUT_SHARE * 2**32 else "train"
+
+
+def _task(family: str, level: int, scene: Scene, goal: Goal) -> Task:
+    config = ({"type": CONFIG_TYPE, "parameters": scene_to_json(scene)},)
+    evaluator = _evaluator(scene, goal)
+    task_id = content_id(goal.instruction, config, evaluator)
+    return Task(
+        id=task_id,
+        instruction=goal.instruction,
+        domain="simulated",
+        config=config,
+        evaluator=evaluator,
+        family=family,
+        level=level,
+        split=split_of(task_id),
+        infeasible=goal.missing is not None,
+    )
+
+
+def _evaluator(scene: Scene, goal: Goal) -> dict[str, Any]:
+    if goal.missing is not None:
+        rule = {"type": "rule", "rules": {"missing": goal.missing}}
+        return {"func": checkers.INFEASIBLE, "expected": rule}
+    rule = {"type": "rule", "rules": {"expected": state_expected(scene, goal)}}
+    return {"func": "exact_match", "result": {"type": "simulated_state"}, "expected": rule}
+
+
+def _refuse(families: Sequence[str], levels: Sequence[int], screen: Size, layout: str) -> None:
+    for family in families:
+        if family not in FAMILIES:
+            raise ConfigError(f"There is no task family '{family}'; choose from {', '.join(FAMILIES)}.")
+    for level in levels:
+        if level not in LEVELS:
+            raise ConfigError(f"There is no level {level}; levels are 1 to 4.")
+    if min(screen) < MIN_SIDE:
+        raise ConfigError(f"A screen of {screen[0]} x {screen[1]} is too small; take at least {MIN_SIDE} x {MIN_SIDE}.")
+    if layout != "roomy":
+        raise ConfigError(f"There is no layout '{layout}'; take 'roomy'.")
