@@ -8,6 +8,7 @@ sent to the orchestrator; a job knows nothing else about it.
 
 import importlib
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -16,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from dagster_pipes import PipesContext, is_dagster_pipes_process, open_dagster_pipes
+from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, PipesContext, open_dagster_pipes
 
 from flywheel.config import Config
 from flywheel.errors import FlywheelError
 
-STAGES = ("base", "rollouts", "sft", "grpo", "evaluate")
+STAGES = ("base_model", "rollouts", "sft", "grpo", "evaluate")
 FAILED = 3
 """Exit status of a job that stopped with a `FlywheelError`; `error.txt` then holds its sentence."""
 
@@ -111,7 +112,7 @@ def main(stage: str, run_dir: str) -> int:
     """Run one stage in this process; the exit status."""
     folder = RunFolder(Path(run_dir))
     config, args = folder.read_spec()
-    with open_dagster_pipes() if is_dagster_pipes_process() else nullcontext() as pipes:
+    with open_dagster_pipes() if DAGSTER_PIPES_CONTEXT_ENV_VAR in os.environ else nullcontext() as pipes:
         try:
             folder.write_result(load_stage(stage)(config, args, FolderProgress(folder, pipes)))
         except FlywheelError as error:

@@ -1,0 +1,248 @@
+"""Between turns and tokens: the only caller of the chat template.
+
+A conversation is a growing list of ids. What the policy said is never tokenised again: each new observation adds a
+*delta* (the end of the assistant's message, the user's turn, the header of the next answer), and completions are kept
+as they were sampled. Two streams of the same ids exist: the compact one, with one placeholder an image, is recorded
+and sent to engines; `expand` makes the one for the model, with a placeholder for each merged image token.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from flywheel.actions.base import ActionSpace
+from flywheel.errors import DataError
+from flywheel.types import Observation, Screenshot, Size, Task, TrainingSample, Trajectory
+
+IMAGE = "<|image_pad|>"
+Grid = tuple[int, int, int]
+
+_HOLE = "\x00"
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What one observation adds to a conversation; `image` is what the model will look at."""
+
+    ids: tuple[int, ...]
+    image: Screenshot | None
+    grid: Grid | None
+
+
+class Chat:
+    """Words for one processor and one action space.
+
+    Args:
+        processor: tokenizer, image processor and chat template.
+        space: writes the system prompt and the tools.
+        sections: which of `domain, task, accessibility_tree, terminal, last_result` an observation turn carries.
+        accessibility_chars: where the accessibility tree is cut.
+        model_size: screen size -> size at which the model sees it, sides a multiple of patch * merge.
+    """
+
+    def __init__(
+        self,
+        processor: Any,
+        space: ActionSpace,
+        *,
+        sections: Sequence[str],
+        accessibility_chars: int = 4096,
+        model_size: Any,
+    ) -> None:
+        unknown = set(sections) - set(_SECTIONS)
+        if unknown:
+            raise DataError(f"prompt.sections names {sorted(unknown)}; choose from {', '.join(_SECTIONS)}.")
+        self.processor = processor
+        self.space = space
+        self._sections = tuple(sections)
+        self._accessibility_chars = accessibility_chars
+        self._model_size = model_size
+        self.tokenise = lru_cache(maxsize=65536)(self._tokenise)
+        """Text -> ids, no special tokens added; remembered, because instructions and frames come again and again."""
+
+    # --- ids ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def image_id(self) -> int:
+        return int(self.processor.tokenizer.convert_tokens_to_ids(IMAGE))
+
+    @cached_property
+    def picture_ids(self) -> tuple[int, ...]:
+        """A lone picture, as grounding lessons begin."""
+        return self.tokenise(f"<|vision_start|>{IMAGE}<|vision_end|>")
+
+    @cached_property
+    def end_id(self) -> int:
+        """`<|im_end|>`: the last id of every finished completion."""
+        return int(self.processor.tokenizer.convert_tokens_to_ids("<|im_end|>"))
+
+    @cached_property
+    def forbidden_ids(self) -> tuple[int, ...]:
+        """Ids that must never be sampled: they would claim an image that is not there."""
+        names = (IMAGE, "<|video_pad|>", "<|vision_start|>", "<|vision_end|>", "<|im_start|>", "<|endoftext|>")
+        return tuple(int(self.processor.tokenizer.convert_tokens_to_ids(name)) for name in names)
+
+    @cached_property
+    def label_ids(self) -> dict[str, int]:
+        """The four ids of the label rule."""
+        to_id = self.processor.tokenizer.convert_tokens_to_ids
+        (newline,) = self._tokenise("\n")
+        (assistant,) = self._tokenise("assistant")
+        return {
+            "im_start": int(to_id("<|im_start|>")),
+            "assistant": assistant,
+            "newline": newline,
+            "im_end": self.end_id,
+        }
+
+    def first(self, task: Task, observation: Observation) -> Prompt:
+        """System prompt, tools and the first observation."""
+        return self._prompt(self._frame[0], task, observation)
+
+    def next(self, task: Task, observation: Observation) -> Prompt:
+        """What follows an answer: the end of its line, a new observation, the next header."""
+        return self._prompt(self._frame[1], task, observation)
+
+    def decode(self, completion_ids: Sequence[int]) -> str:
+        """Text of a completion, without its end marker."""
+        ids = completion_ids[:-1] if completion_ids and completion_ids[-1] == self.end_id else completion_ids
+        return str(self.processor.tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    def encode_answer(self, text: str) -> tuple[int, ...]:
+        """Ids of an answer that nobody sampled (a demonstration), with its end marker."""
+        return (*self.tokenise(text), self.end_id)
+
+    def expand(self, ids: Sequence[int], grids: Sequence[Grid]) -> np.ndarray:
+        """Compact ids -> model ids, int64: each image placeholder repeated once for each merged token."""
+        merge = self.processor.image_processor.merge_size**2
+        compact = np.asarray(ids, np.int64)
+        repeats = np.ones(len(compact), np.int64)
+        places = np.flatnonzero(compact == self.image_id)
+        if len(places) != len(grids):
+            raise DataError(f"A conversation has {len(places)} image placeholders but {len(grids)} images.")
+        repeats[places] = [t * h * w // merge for t, h, w in grids]
+        return np.repeat(compact, repeats)
+
+    # --- pixels --------------------------------------------------------------------------------------
+
+    def pixels(self, images: Sequence[Screenshot]) -> tuple[np.ndarray, np.ndarray]:
+        """float32 patches (sum of t*h*w, channels * temporal * patch**2) and int64 grids (images, 3)."""
+        arrays = [self._resized(image) for image in images]
+        out = self.processor.image_processor(arrays, do_resize=False, return_tensors="np", input_data_format="channels_last")
+        return out["pixel_values"].astype(np.float32, copy=False), out["image_grid_thw"]
+
+    def grid(self, size: Size) -> Grid:
+        """(t, h, w) in patches of a screen of this size."""
+        shown = self._model_size(size)
+        patch = self.processor.image_processor.patch_size
+        return 1, shown.height // patch, shown.width // patch
+
+    # --- whole trajectories ----------------------------------------------------------------------------
+
+    def sample(self, trajectory: Trajectory) -> TrainingSample:
+        """One document out of a recorded trajectory; ids and logprobs exactly as recorded.
+
+        Turns whose answer could not be read stay as context and are not trained on (weight 0).
+        """
+        ids: list[int] = []
+        train: list[np.ndarray] = []
+        logprobs: list[np.ndarray] = []
+        images: list[Screenshot] = []
+        grids: list[Grid] = []
+        for turn in trajectory.turns:
+            turn_grids = [turn.image_grid] if turn.image_grid else []
+            prompt = self.expand(turn.prompt_ids, turn_grids)
+            ids += [*prompt.tolist(), *turn.completion_ids]
+            train += [np.zeros(len(prompt), bool), np.ones(len(turn.completion_ids), bool)]
+            logprobs += [np.zeros(len(prompt), np.float32), _padded(turn.logprobs, len(turn.completion_ids))]
+            if turn.image_grid and turn.observation.screenshot:
+                images.append(turn.observation.screenshot)
+                grids.append(turn.image_grid)
+        mask = np.concatenate(train) if train else np.zeros(0, bool)
+        return TrainingSample(
+            trajectory_id=trajectory.id,
+            group_id=trajectory.group_id,
+            input_ids=np.asarray(ids, np.int64),
+            train_mask=mask,
+            logprobs=np.concatenate(logprobs) if logprobs else np.zeros(0, np.float32),
+            weights=mask.astype(np.float32),
+            images=tuple(images),
+            image_grids=tuple(grids),
+            advantage=trajectory.advantage or 0.0,
+        )
+
+    def messages(self, trajectory: Trajectory) -> list[dict[str, str]]:
+        """The conversation as role and content, `<image>` where a screenshot stands: what people share."""
+        messages = [{"role": "system", "content": self.space.system_prompt()}]
+        for turn in trajectory.turns:
+            picture = "<image>" if turn.observation.screenshot else ""
+            messages.append({"role": "user", "content": picture + self._text(trajectory.task, turn.observation)})
+            messages.append({"role": "assistant", "content": turn.text})
+        return messages
+
+    def render(self, messages: list[dict[str, Any]], *, generation: bool = False) -> str:
+        """A conversation of text and image parts through the chat template, tools included."""
+        return str(
+            self.processor.apply_chat_template(
+                messages, tools=self.space.tools() or None, tokenize=False, add_generation_prompt=generation
+            )
+        )
+
+    # --- inside ------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _frame(self) -> tuple[tuple[str, str], tuple[str, str]]:
+        """Text before and after the words of a user turn: for the first turn, and for every later one."""
+        user = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": _HOLE}]}
+        system = {"role": "system", "content": [{"type": "text", "text": self.space.system_prompt()}]}
+        opening = self.render([system, user], generation=True)
+        answered = {"role": "assistant", "content": [{"type": "text", "text": _HOLE}]}
+        longer = self.render([system, user, answered, user], generation=True)
+        # After the second hole comes the answer's own end marker, which the completion already holds.
+        following = longer[len(opening) :].split(_HOLE, 1)[1].removeprefix("<|im_end|>")
+        first, last = opening.split(_HOLE), following.split(_HOLE)
+        return (first[0], first[1]), (last[0], last[1])
+
+    def _prompt(self, frame: tuple[str, str], task: Task, observation: Observation) -> Prompt:
+        before, after = frame
+        image = observation.screenshot
+        if image is None:
+            before = before.replace(f"<|vision_start|>{IMAGE}<|vision_end|>", "")
+        ids = (*self.tokenise(before), *self.tokenise(self._text(task, observation)), *self.tokenise(after))
+        return Prompt(ids, image, self.grid(image.size) if image else None)
+
+    def _text(self, task: Task, observation: Observation) -> str:
+        parts = []
+        for name in self._sections:
+            value = _SECTIONS[name][1](task, observation)
+            if value is not None:
+                value = value[: self._accessibility_chars] if name == "accessibility_tree" else value
+                parts.append(f"{_SECTIONS[name][0]}\n{value}")
+        return "\n".join(parts)
+
+    def _tokenise(self, text: str) -> tuple[int, ...]:
+        return tuple(self.processor.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def _resized(self, image: Screenshot) -> np.ndarray:
+        size = self._model_size(image.size)
+        if size == image.size:
+            return image.array()
+        return np.asarray(image.image().resize(size, Image.Resampling.BICUBIC))
+
+
+_SECTIONS: dict[str, tuple[str, Any]] = {
+    "domain": ("[Domain]", lambda task, seen: task.domain),
+    "task": ("[Task]", lambda task, seen: task.instruction),
+    "accessibility_tree": ("[Accessibility Tree]", lambda task, seen: seen.accessibility_tree),
+    "terminal": ("[Terminal Output]", lambda task, seen: seen.terminal),
+    "last_result": ("[Last Action Result]", lambda task, seen: seen.last_result),
+}
+
+
+def _padded(logprobs: Sequence[float], length: int) -> np.ndarray:
+    """Recorded logprobs, or zeros where nobody sampled."""
+    return np.asarray(logprobs, np.float32) if logprobs else np.zeros(length, np.float32)

@@ -1,0 +1,305 @@
+"""The local engine: many conversations decoded together, with a KV cache that lives as long as the episode.
+
+Sessions hand in an observation and wait. When every open session waits (or `max_wait` seconds have passed), one *wave*
+runs: the new prompt ids of all waiting sessions are prefilled in one padded batch on top of their caches, then tokens
+are decoded together until each answer ends. Each session draws from its own random stream, so a sample does not depend
+on who else was in the batch, up to float rounding.
+
+Shapes: B sessions of a wave, T new tokens (padded), S cache length, H heads, K head width, L layers, V vocabulary.
+"""
+
+import asyncio
+import itertools
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flywheel.chat import Chat, Prompt
+from flywheel.errors import AgentError
+from flywheel.modeling.logits import log_policy
+from flywheel.modeling.positions import rope_positions
+from flywheel.modeling.qwen import embed, encode_images, hidden_states, use_standard_attention
+from flywheel.rollout.agents.base import Completion
+from flywheel.types import Observation, PolicyRef, Sampling, Task
+
+
+class WaveCache:
+    """Keys and values of one wave, (L, B, H, S, K) each; `write_BT` says where the next tokens go."""
+
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        self.keys, self.values = keys, values
+        self.write_BT: Tensor = torch.empty(0, 0, dtype=torch.long)
+
+    def update(self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """What transformers' attention calls: store (B, H, T, K) and return everything up to S."""
+        rows = torch.arange(len(key))[:, None]
+        self.keys[layer][rows, :, self.write_BT] = key.transpose(1, 2)
+        self.values[layer][rows, :, self.write_BT] = value.transpose(1, 2)
+        return self.keys[layer], self.values[layer]
+
+    def get_seq_length(self, layer: int = 0) -> int:
+        return int(self.keys.shape[3])
+
+    def rows(self, keep: Tensor) -> "WaveCache":
+        return WaveCache(self.keys[:, keep], self.values[:, keep])
+
+
+@dataclass(slots=True)
+class _Request:
+    """One session's part in a wave."""
+
+    session: "LocalSession"
+    prompt: Prompt
+    future: "asyncio.Future[Completion]"
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    uniforms: np.ndarray = field(default_factory=lambda: np.empty(0))
+
+
+class LocalSession:
+    """One conversation; `unseen` are ids that were sampled but whose keys are not in the cache yet."""
+
+    def __init__(self, engine: "LocalAgent", task: Task, sampling: Sampling) -> None:
+        self.engine, self.task, self.sampling = engine, task, sampling
+        self.random = np.random.default_rng(sampling.seed)
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+        self.length = 0
+        self.position = 0
+        self.unseen: list[int] = []
+        self._turns = 0
+
+    async def act(self, observation: Observation) -> Completion:
+        """Answer the newest observation."""
+        write = self.engine.chat.next if self._turns else self.engine.chat.first
+        self._turns += 1
+        return await self.engine.complete(self, write(self.task, observation))
+
+    async def close(self) -> None:
+        self.keys = self.values = None
+        self.engine.forget(self)
+
+
+class LocalAgent:
+    """A policy held in this process.
+
+    Args:
+        model: a prepared `Qwen3VLForConditionalGeneration` in evaluation mode.
+        chat: words and pixels.
+        max_wait: seconds that a wave waits for sessions whose environment is still busy.
+    """
+
+    def __init__(self, model: Any, chat: Chat, policy: PolicyRef, *, max_wait: float = 0.02) -> None:
+        self.model, self.chat, self.policy = model, chat, policy
+        use_standard_attention(model)
+        self._max_wait = max_wait
+        self._sessions: set[LocalSession] = set()
+        self._waiting: list[_Request] = []
+        self._wake = asyncio.Event()
+        self._driver: asyncio.Task[None] | None = None
+        self._drawn = (1.0, 1.0)
+        self._thread = ThreadPoolExecutor(1, "engine")
+        self.tokens = 0
+
+    async def open(self, task: Task, sampling: Sampling) -> LocalSession:
+        drawn = (sampling.temperature, sampling.top_p)
+        if self._sessions and drawn != self._drawn:
+            raise AgentError(f"Sessions of one engine share temperature and top_p; {drawn} meets {self._drawn}.")
+        self._drawn = drawn
+        session = LocalSession(self, task, sampling)
+        self._sessions.add(session)
+        return session
+
+    def forget(self, session: LocalSession) -> None:
+        self._sessions.discard(session)
+        self._wake.set()
+
+    async def complete(self, session: LocalSession, prompt: Prompt) -> Completion:
+        """Join the next wave. Raises `AgentError` when the engine has failed."""
+        request = _Request(session, prompt, asyncio.get_running_loop().create_future())
+        self._waiting.append(request)
+        self._wake.set()
+        if self._driver is None:
+            self._driver = asyncio.create_task(self._drive())
+        return await request.future
+
+    async def _drive(self) -> None:
+        """Wave after wave while anybody waits; gone when nobody does, and started again on demand."""
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            await self._gather()
+            wave, self._waiting = self._waiting, []
+            try:
+                completions = await loop.run_in_executor(self._thread, self._run_wave, wave)
+            except RuntimeError as error:  # out of memory and the like: torch's own class
+                for request in wave:
+                    request.future.set_exception(AgentError(f"The local engine failed: {error}"))
+                continue
+            for request, completion in zip(wave, completions, strict=True):
+                if not request.future.cancelled():
+                    request.future.set_result(completion)
+            # The sessions that just got an answer act on it before the next wave is put together.
+            await asyncio.sleep(0)
+        self._driver = None
+
+    async def _gather(self) -> None:
+        deadline = time.monotonic() + self._max_wait
+        while len(self._waiting) < len(self._sessions):
+            self._wake.clear()
+            left = deadline - time.monotonic()
+            try:
+                await asyncio.wait_for(self._wake.wait(), max(left, 0.0))
+            except TimeoutError:
+                return
+
+    # --- the wave, in the engine's own thread ------------------------------------------------------------
+
+    @torch.inference_mode()
+    def _run_wave(self, wave: list[_Request]) -> list[Completion]:
+        started = time.perf_counter()
+        for request in wave:
+            request.uniforms = request.session.random.random(request.session.sampling.max_tokens)
+        cache, hidden_BD = self._prefill(wave)
+        self._decode(wave, cache, hidden_BD)
+        seconds = (time.perf_counter() - started) / len(wave)
+        self.tokens += sum(len(request.ids) for request in wave)
+        return [self._completion(request, seconds) for request in wave]
+
+    def _prefill(self, wave: list[_Request]) -> tuple[WaveCache, Tensor]:
+        """Run the new prompt ids on top of each session's cache; hidden state of each last id, (B, D)."""
+        chat, merge = self.chat, self.chat.processor.image_processor.merge_size
+        images = [request.prompt.image for request in wave if request.prompt.image]
+        features = None
+        if images:
+            pixels, grids = chat.pixels(images)
+            features = encode_images(self.model, self._tensor(pixels).to(self.model.dtype), self._tensor(grids))
+        rows = []
+        for request in wave:
+            session, grids_of = request.session, [request.prompt.grid] if request.prompt.grid else []
+            ids = chat.expand([*session.unseen, *request.prompt.ids], grids_of)
+            positions, after = rope_positions(ids, grids_of, image_id=chat.image_id, merge=merge, start=session.position)
+            rows.append((ids, positions, after))
+        width = max(len(ids) for ids, _, _ in rows)
+        ids_BT = np.full((len(wave), width), self.chat.end_id, np.int64)
+        position_3BT = np.zeros((3, len(wave), width), np.int64)
+        for b, (ids, positions, _) in enumerate(rows):
+            ids_BT[b, : len(ids)] = ids
+            position_3BT[:, b, : len(ids)] = positions
+        lengths = torch.tensor([len(ids) for ids, _, _ in rows])
+        starts = torch.tensor([request.session.length for request in wave])
+        room = int((starts + lengths).max()) + max(request.session.sampling.max_tokens for request in wave)
+        cache = self._load_cache(wave, max(room, int(starts.max()) + width))
+        hidden = self._forward(cache, self._tensor(ids_BT), features, self._tensor(position_3BT), starts)
+        for request, (ids, _, after) in zip(wave, rows, strict=True):
+            request.session.length += len(ids)
+            request.session.position = after
+            request.session.unseen = []
+        return cache, hidden[torch.arange(len(wave)), lengths - 1]
+
+    def _decode(self, wave: list[_Request], cache: WaveCache, hidden_BD: Tensor) -> None:
+        """Sample until every answer has ended; finished rows leave the batch once they are a third of it."""
+        rows, alive = list(range(len(wave))), [True] * len(wave)
+        for step in itertools.count(1):
+            picks = self._sample([wave[i] for i in rows], hidden_BD, step - 1)
+            for row, (token, logprob) in enumerate(picks):
+                if alive[row] and self._append(wave[rows[row]], token, logprob, step):
+                    self._store_cache(wave[rows[row]].session, cache, row)
+                    alive[row] = False
+            if not any(alive):
+                return
+            if sum(alive) <= 0.67 * len(rows):
+                keep = [row for row, going in enumerate(alive) if going]
+                cache, rows, alive = cache.rows(torch.tensor(keep)), [rows[row] for row in keep], [True] * len(keep)
+            sessions = [wave[i].session for i in rows]
+            ids_B1 = self._tensor(np.array([[wave[i].ids[-1]] for i in rows]))
+            starts_B = torch.tensor([session.length for session in sessions])
+            position_3B1 = self._tensor(np.array([[session.position] for session in sessions])).expand(3, -1, -1)
+            hidden_BD = self._forward(cache, ids_B1, None, position_3B1, starts_B)[:, 0]
+            for row, session in enumerate(sessions):
+                if alive[row]:
+                    session.length += 1
+                    session.position += 1
+
+    def _forward(self, cache: WaveCache, ids_BT: Tensor, features: Any, position_3BT: Tensor, starts_B: Tensor) -> Tensor:
+        width = ids_BT.shape[1]
+        cache.write_BT = starts_B[:, None] + torch.arange(width)
+        used = int(cache.write_BT.max()) + 1
+        view = WaveCache(cache.keys[:, :, :, :used], cache.values[:, :, :, :used])
+        view.write_BT = cache.write_BT
+        mask_B1TS = (torch.arange(used) <= cache.write_BT[..., None])[:, None].to(ids_BT.device)
+        embeds, places = embed(self.model, ids_BT, features)
+        return hidden_states(
+            self.model, embeds, places, features, position_3BT, past_key_values=view, attention_mask=mask_B1TS
+        )
+
+    def _sample(self, requests: list[_Request], hidden_BD: Tensor, step: int) -> list[tuple[int, float]]:
+        """One id and its logprob for each row, by inverse transform of the session's own uniforms."""
+        sampling = requests[0].session.sampling
+        logp_BV = log_policy(self.model.lm_head(hidden_BD), sampling.temperature, self.chat.forbidden_ids)
+        if sampling.temperature == 0:
+            ids_B = logp_BV.argmax(-1)
+        else:
+            uniforms = torch.tensor([r.uniforms[min(step, len(r.uniforms) - 1)] for r in requests])
+            ids_B = _inverse_transform(_nucleus(logp_BV, sampling.top_p), uniforms.to(logp_BV))
+        chosen = logp_BV.gather(1, ids_B[:, None])[:, 0]
+        return list(zip(ids_B.tolist(), chosen.tolist(), strict=True))
+
+    def _append(self, request: _Request, token: int, logprob: float, step: int) -> bool:
+        """Take one sampled id; True when the answer has ended."""
+        request.ids.append(token)
+        request.logprobs.append(logprob)
+        if token != self.chat.end_id and step < request.session.sampling.max_tokens:
+            return False
+        request.session.unseen = [token]
+        return True
+
+    def _load_cache(self, wave: list[_Request], room: int) -> WaveCache:
+        config = self.model.config.text_config
+        shape = (config.num_hidden_layers, len(wave), config.num_key_value_heads, room, config.head_dim)
+        cache = WaveCache(*(torch.zeros(shape, dtype=self.model.dtype, device=self.model.device) for _ in range(2)))
+        for b, request in enumerate(wave):
+            session = request.session
+            if session.keys is not None and session.values is not None:
+                cache.keys[:, b, :, : session.length] = session.keys
+                cache.values[:, b, :, : session.length] = session.values
+        return cache
+
+    def _store_cache(self, session: LocalSession, cache: WaveCache, row: int) -> None:
+        session.keys = cache.keys[:, row, :, : session.length].clone()
+        session.values = cache.values[:, row, :, : session.length].clone()
+
+    def _completion(self, request: _Request, seconds: float) -> Completion:
+        return Completion(
+            text=self.chat.decode(request.ids),
+            prompt_ids=request.prompt.ids,
+            completion_ids=tuple(request.ids),
+            logprobs=tuple(request.logprobs),
+            image_grid=request.prompt.grid,
+            finish_reason="stop" if request.ids[-1] == self.chat.end_id else "length",
+            seconds=seconds,
+        )
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.model.device)
+
+
+def _nucleus(logp_BV: Tensor, top_p: float) -> Tensor:
+    """Probabilities, with everything outside the smallest set of mass `top_p` set to 0."""
+    probabilities = logp_BV.exp()
+    if top_p >= 1:
+        return probabilities
+    ordered, order = probabilities.sort(-1, descending=True)
+    outside = ordered.cumsum(-1) - ordered >= top_p
+    return probabilities.scatter(-1, order, ordered.masked_fill(outside, 0.0))
+
+
+def _inverse_transform(probabilities_BV: Tensor, uniforms_B: Tensor) -> Tensor:
+    """The first id whose cumulated (unnormalised) probability exceeds u times the total."""
+    cumulated = probabilities_BV.cumsum(-1)
+    target = uniforms_B[:, None] * cumulated[:, -1:]
+    return (cumulated <= target).sum(-1).clamp(max=probabilities_BV.shape[-1] - 1)

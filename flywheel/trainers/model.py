@@ -1,0 +1,122 @@
+"""The policy as trainers see it: packed rows in, logprobs of the trained tokens out.
+
+The vision tower is frozen, so what it says about a screenshot is computed once and kept; only the language model is run
+again. Shapes as in `packing`: N tokens, K trained positions, V vocabulary.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from flywheel.chat import Chat
+from flywheel.modeling.logits import log_policy
+from flywheel.modeling.qwen import (
+    ImageFeatures,
+    embed,
+    encode_images,
+    hidden_states,
+    use_packed_attention,
+)
+from flywheel.trainers.packing import PackedRow, document_lengths
+from flywheel.types import Screenshot
+
+FEATURE_CACHE_IMAGES = 20_000
+"""Features of a 160 x 128 screen take 15 KB, so the cache stays below 300 MB on the embedded profile."""
+
+
+class PolicyModel:
+    """A Qwen3-VL with frozen vision, run on packed rows.
+
+    Args:
+        model: a prepared `Qwen3VLForConditionalGeneration`; its language model is switched to packed attention.
+        chat: words and pixels of the same processor.
+        keep_features: keep the features of screenshots that come again (they do in every epoch).
+        freeze: freeze the vision tower; only pre-training leaves it free.
+    """
+
+    def __init__(self, model: Any, chat: Chat, *, keep_features: bool = True, freeze: bool = True) -> None:
+        self.model, self.chat = model, chat
+        if freeze:
+            freeze_vision(model)
+        use_packed_attention(model)
+        self._features: dict[str, ImageFeatures] | None = {} if keep_features else None
+
+    @property
+    def trainable(self) -> list[nn.Parameter]:
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    def logprobs(self, row: PackedRow, temperature: float = 1.0) -> Tensor:
+        """Logprobs of the trained tokens, (K,), with gradient."""
+        return _chosen(self.distribution(row, temperature), row)
+
+    def logprobs_and_entropy(self, row: PackedRow, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+        """The same, and the entropy (nats) of the distribution at each trained token, (K,), with gradient too."""
+        logp_KV = self.distribution(row, temperature)
+        # A forbidden id has probability 0 and log-probability -inf; 0 * -inf would be NaN.
+        return _chosen(logp_KV, row), -(logp_KV.exp() * logp_KV.clamp(min=-1e4)).sum(-1)
+
+    def distribution(self, row: PackedRow, temperature: float = 1.0) -> Tensor:
+        """Log-probabilities of every token at the trained positions, (K, V), with gradient."""
+        return log_policy(self._logits(row), temperature, self.chat.forbidden_ids)
+
+    def _logits(self, row: PackedRow) -> Tensor:
+        device = self.model.device
+        lengths = document_lengths(row.position_ids_4N)
+        features = self.features([image for sample in row.samples for image in sample.images])
+        embeds, places = embed(self.model, torch.from_numpy(row.ids_N)[None].to(device), features)
+        position_ids = torch.from_numpy(row.position_ids_4N)[:, None].to(device)
+        hidden = hidden_states(self.model, embeds, places, features, position_ids, document_lengths=lengths)
+        return self.model.lm_head(hidden[0, torch.from_numpy(row.predict_K).to(device)])
+
+    def features(self, images: list[Screenshot]) -> ImageFeatures | None:
+        """Features of screenshots in order, each distinct one encoded once; None for no images."""
+        if not images:
+            return None
+        if self._features is None:
+            return self._encode(images)
+        with torch.no_grad():
+            return self._kept_features(images, self._features)
+
+    def _kept_features(self, images: list[Screenshot], kept: dict[str, ImageFeatures]) -> ImageFeatures:
+        keys = [image.sha256 for image in images]
+        if len(kept) > FEATURE_CACHE_IMAGES:
+            kept.clear()
+        missing = {key: image for key, image in zip(keys, images, strict=True) if key not in kept}
+        for chunk in _chunks(list(missing.items()), 64):
+            features, at = self._encode([image for _, image in chunk]), 0
+            for key, image in chunk:
+                t, h, w = self.chat.grid(image.size)
+                n = t * h * w // self.chat.processor.image_processor.merge_size**2
+                kept[key] = features[slice(at, at + n)]
+                at += n
+        return ImageFeatures.cat([kept[key] for key in keys])
+
+    def _encode(self, images: list[Screenshot]) -> ImageFeatures:
+        pixels, grids = self.chat.pixels(images)
+        device, dtype = self.model.device, self.model.dtype
+        return encode_images(self.model, torch.from_numpy(pixels).to(device, dtype), torch.from_numpy(grids).to(device))
+
+
+def _chosen(logp_KV: Tensor, row: PackedRow) -> Tensor:
+    return logp_KV.gather(1, torch.from_numpy(row.targets_K).to(logp_KV.device)[:, None])[:, 0]
+
+
+def freeze_vision(model: Any) -> None:
+    """Nothing under `model.visual` is trained: patch and position embeddings, blocks, merger, deepstack mergers."""
+    model.model.visual.requires_grad_(False)
+
+
+def fingerprint(parameters: Iterable[Tensor]) -> str:
+    """16 hex digits that change with any bit of the weights."""
+    digest = hashlib.sha256()
+    for parameter in parameters:
+        digest.update(np.ascontiguousarray(parameter.detach().cpu().view(torch.uint8).numpy()))
+    return digest.hexdigest()[:16]
+
+
+def _chunks(items: list[Any], size: int) -> Iterable[list[Any]]:
+    return (items[at : at + size] for at in range(0, len(items), size))

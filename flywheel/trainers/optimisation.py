@@ -1,0 +1,84 @@
+"""Optimiser, schedule, clipping and the steps that must not be taken: shared by every trainer."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from flywheel.errors import TrainingError
+
+SKIPS_IN_A_ROW = 3
+
+
+def cosine(steps: int, warmup: float, floor: float) -> Callable[[int], float]:
+    """Learning rate factor: linear warm-up over `warmup * steps`, then a cosine from 1 down to `floor`."""
+    rising = max(1, round(steps * warmup))
+
+    def factor(step: int) -> float:
+        if step < rising:
+            return (step + 1) / rising
+        progress = min(1.0, (step - rising) / max(1, steps - rising))
+        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
+
+    return factor
+
+
+def constant(_: int) -> float:
+    """Learning rate factor of policy gradient."""
+    return 1.0
+
+
+class Optimisation:
+    """AdamW with a schedule. `step` clips, and leaves out updates whose gradient is not finite.
+
+    Args:
+        parameters: what is trained.
+        lr: peak learning rate.
+        schedule: step -> factor on `lr`.
+        grad_clip: limit of the gradient's 2-norm.
+    """
+
+    def __init__(
+        self,
+        parameters: list[nn.Parameter],
+        *,
+        lr: float,
+        betas: tuple[float, float],
+        weight_decay: float,
+        schedule: Callable[[int], float],
+        grad_clip: float,
+    ) -> None:
+        self._accelerator = Accelerator()
+        self._parameters = parameters
+        self._grad_clip = grad_clip
+        self.optimizer: Any = self._accelerator.prepare(
+            torch.optim.AdamW(parameters, lr=lr, betas=betas, weight_decay=weight_decay)
+        )
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer.optimizer, schedule)
+        self._skipped = 0
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """What a trainer state saves."""
+        return {"optimizer": self.optimizer.optimizer, "scheduler": self.scheduler}
+
+    def backward(self, loss: Tensor) -> None:
+        self._accelerator.backward(loss)
+
+    def step(self) -> dict[str, float]:
+        """Clip and update. Raises `TrainingError` after `SKIPS_IN_A_ROW` gradients in a row that are not finite."""
+        lr = self.scheduler.get_last_lr()[0]
+        norm = float(self._accelerator.clip_grad_norm_(self._parameters, self._grad_clip))
+        if math.isfinite(norm):
+            self._skipped = 0
+            self.optimizer.step()
+        else:
+            self._skipped += 1
+            if self._skipped == SKIPS_IN_A_ROW:
+                raise TrainingError(f"{self._skipped} gradients in a row were not finite; lower the learning rate ({lr}).")
+        self.optimizer.zero_grad()
+        self.scheduler.step()
+        return {"grad_norm": norm, "lr": lr, "skipped": float(self._skipped > 0)}
