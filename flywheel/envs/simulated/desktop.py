@@ -10,8 +10,8 @@ from typing import Any
 
 from flywheel.envs.simulated import checkers
 from flywheel.envs.simulated.keys import normalise
-from flywheel.envs.simulated.render import Renderer
-from flywheel.envs.simulated.scene import CELL, Box, Scene, scene_from_json
+from flywheel.envs.simulated.render import Renderer, Widget, cell_of
+from flywheel.envs.simulated.scene import Box, Scene, scene_from_json
 from flywheel.errors import EvaluatorError, SetupError, TaskError
 from flywheel.types import (
     Action,
@@ -32,27 +32,6 @@ from flywheel.types import (
 
 CONFIG_TYPE = "simulated_desktop"
 _FOCUSABLE = ("field", "check", "button")
-
-
-@dataclass(frozen=True, slots=True)
-class Widget:
-    """A widget as it can be seen now; pixels. `cell` is the 32 x 32 cell of its centre, row by row; `state` is one of
-    `vocabulary.STATES`, `text` what a field holds, `index` its number in the scene."""
-
-    kind: str
-    caption: str
-    state: str
-    left: int
-    top: int
-    width: int
-    height: int
-    cell: int
-    text: str = ""
-    index: int = -1
-
-    @property
-    def center(self) -> tuple[int, int]:
-        return self.left + self.width // 2, self.top + self.height // 2
 
 
 @dataclass(slots=True)
@@ -208,13 +187,9 @@ class SimulatedDesktop:
         return self._state.dialog == (index if part.kind == "dialog" else part.parent)
 
     def _widget(self, index: int, box: Box) -> Widget:
-        part, state = self.scene.parts[index], self._state
-        left, top, width, height = box
-        columns = self.scene.screen.width // CELL
-        column = min((left + width // 2) // CELL, columns - 1)
-        cell = (top + height // 2) // CELL * columns + column
-        text = state.text[index]
-        return Widget(part.kind, part.caption, self._look(index), left, top, width, height, cell, text, index)
+        part = self.scene.parts[index]
+        cell = cell_of(box, self.scene.screen)
+        return Widget(part.kind, part.caption, self._look(index), *box, cell, self._state.text[index], index)
 
     def _look(self, index: int) -> str:
         state = self._state

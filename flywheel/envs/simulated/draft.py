@@ -6,7 +6,6 @@ from typing import Any
 
 from flywheel.envs.simulated.scene import Part, Scene
 from flywheel.envs.simulated.vocabulary import ANSWERS, NAMES, TYPED
-from flywheel.types import Size
 
 TRANSIENT = 4
 """At most this many widgets appear at once when a menu or a dialog opens; that much room is kept free."""
@@ -29,6 +28,8 @@ class Goal:
 class Draft:
     """Adds widgets with unused captions as long as there is room.
 
+    Parts that the task needs come first; `needed` counts them once distractors are added.
+
     Args:
         rng: every choice comes from it.
         room: how many widgets may be on the screen at rest.
@@ -40,6 +41,7 @@ class Draft:
         self.room = room
         self.slots = slots
         self.parts: list[Part] = []
+        self.needed = 0
         self._names = rng.sample(NAMES, len(NAMES))
         self._texts = rng.sample(TYPED, len(TYPED))
 
@@ -75,12 +77,13 @@ class Draft:
 
     def list_of(self, rows: int) -> tuple[str, list[str]]:
         """Adds a list; returns its caption and those of its rows from the top."""
-        index = self.add("list")
+        index = self.add("list", slots=((0, 0, 1, 1),) * self.slots)
         self.room -= self.slots
         return self.caption(index), [self.caption(self.add("row", parent=index)) for _ in range(rows)]
 
     def distract(self, count: int, kind: str | None = None) -> None:
         """Adds up to `count` widgets that the task does not need, every second one of `kind`."""
+        self.needed = len(self.parts)
         for i in range(count):
             if self.room <= 0 or not self._names:
                 return
@@ -117,6 +120,19 @@ def reorder(parts: list[Part], order: list[int]) -> tuple[Part, ...]:
     return tuple(moved)
 
 
-def capacity(screen: Size, cell: int) -> int:
-    """How many widgets a screen may show at rest."""
-    return (screen.width // cell) * (screen.height // cell) - TRANSIENT
+def opened_together(parts: list[Part]) -> list[list[int]]:
+    """Groups of parts that appear together: the items of one menu or icon; a dialog with its answers."""
+    groups: dict[int, list[int]] = {}
+    for i, part in enumerate(parts):
+        if part.parent is None or part.kind == "row":
+            continue
+        opener = i if part.kind == "dialog" else part.parent
+        groups.setdefault(opener, []).append(i)
+    return list(groups.values())
+
+
+def reading_order(parts: list[Part]) -> list[int]:
+    """At rest first, row by row, so that the order tells nothing about the goal; rows keep theirs."""
+    resting = [i for i, part in enumerate(parts) if part.parent is None]
+    resting.sort(key=lambda i: (parts[i].box or (0, 0))[1::-1])
+    return resting + [i for i, part in enumerate(parts) if part.parent is not None]

@@ -27,15 +27,15 @@ class SimulatedEnv:
         return self._capabilities
 
     async def reset(self, task: Task) -> Observation:
-        """Raises `SetupError` when the task is for another backend, screen or layout, `InfrastructureError` after close."""
+        """Raises `SetupError` when the task is for another backend, screen or layout."""
         self._refuse_closed()
         self._running = False
         observation = self._desktop.reset(task)
         scene = self._desktop.scene
         if (scene.screen, scene.layout) != (self._capabilities.screen, self._layout):
+            theirs, ours = _words(scene.screen, scene.layout), _words(self._capabilities.screen, self._layout)
             raise SetupError(
-                f"Task {task.id} is for a {scene.layout} screen of {scene.screen.width} x {scene.screen.height}, this "
-                f"desktop is {self._layout} and {self._capabilities.screen.width} x {self._capabilities.screen.height}; "
+                f"Task {task.id} is for a screen of {theirs}, this desktop has {ours}; "
                 "make tasks and desktop with the same env.width, env.height and env.layout."
             )
         self._running = True
@@ -62,3 +62,7 @@ class SimulatedEnv:
     def _refuse_closed(self) -> None:
         if self._closed:
             raise InfrastructureError("The simulated desktop is closed; open a new one.")
+
+
+def _words(screen: Size, layout: str) -> str:
+    return f"{screen.width} x {screen.height} ({layout})"

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from flywheel.envs.simulated import checkers
-from flywheel.envs.simulated.desktop import SimulatedDesktop, Widget
+from flywheel.envs.simulated.desktop import SimulatedDesktop
+from flywheel.envs.simulated.render import Widget
 from flywheel.errors import SetupError
 from flywheel.types import Action, Click, Done, Drag, Key, Scroll, Task, Type
 
@@ -102,6 +103,8 @@ class _Pilot:
         widget = self.shown.get(index) if index is not None else None
         if widget is None:
             return None
+        if self.desktop.widget_at(*widget.center) != widget:
+            return _keys(("escape",))
         return OracleStep(Click(*widget.center, **how), _look(widget), f"{verb} {widget.caption}")
 
     def _fill(self, caption: str, text: str) -> OracleStep | None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flywheel.envs.simulated.desktop import Widget
+from flywheel.envs.simulated.render import Widget
 from flywheel.envs.simulated.roomy import cell_box
 from flywheel.envs.simulated.scene import CELL
 from flywheel.envs.simulated.sprites import DESKTOP, cell_sprite

@@ -37,7 +37,8 @@ COLOURS: dict[str, Colour] = {
 
 
 @lru_cache(maxsize=1)
-def _font() -> ImageFont.ImageFont:
+def built_in_font() -> ImageFont.ImageFont:
+    """PIL's bitmap font, the same pixels on every machine."""
     return ImageFont.load_default_imagefont()
 
 
@@ -49,7 +50,7 @@ def cell_sprite(kind: str, caption: str, state: str, text: str) -> np.ndarray:
     _GLYPHS[kind](draw, COLOURS[kind], state, text)
     if "focused" in state:
         draw.rectangle((0, 0, CELL - 1, 15), outline=FOCUS)
-    draw.text((1, 18), caption, fill=INK, font=_font())
+    draw.text((1, 18), caption, fill=INK, font=built_in_font())
     return _frozen(image)
 
 
@@ -65,7 +66,7 @@ def _check(draw: ImageDraw.ImageDraw, colour: Colour, state: str, text: str) -> 
 
 def _field(draw: ImageDraw.ImageDraw, colour: Colour, state: str, text: str) -> None:
     draw.rectangle((0, 1, 31, 14), fill=WHITE, outline=colour)
-    draw.text((1, 2), text[-5:], fill=INK, font=_font())
+    draw.text((1, 2), text[-5:], fill=INK, font=built_in_font())
     if "focused" in state and not text:
         draw.line((3, 4, 3, 11), fill=INK)
 

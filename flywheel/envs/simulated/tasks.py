@@ -7,11 +7,12 @@ import uuid
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from flywheel.envs.simulated import checkers, roomy
+from flywheel.envs.simulated import checkers, free, roomy
 from flywheel.envs.simulated.desktop import CONFIG_TYPE
-from flywheel.envs.simulated.draft import Draft, Goal, capacity, state_expected
+from flywheel.envs.simulated.draft import Draft, Goal, state_expected
 from flywheel.envs.simulated.families import FAMILIES, LEVELS
-from flywheel.envs.simulated.scene import CELL, MIN_SIDE, Scene, scene_to_json
+from flywheel.envs.simulated.scene import LAYOUTS, MIN_SIDE, Scene, scene_to_json
+from flywheel.envs.simulated.vocabulary import NAMES
 from flywheel.errors import ConfigError
 from flywheel.seeds import derive_seed
 from flywheel.types import Size, Split, Task
@@ -46,7 +47,7 @@ def generate_tasks(
         for attempt in range(_ATTEMPTS):
             rng = random.Random(derive_seed(seed, "task", split, index, attempt))
             task = make_task(rng, family, level, screen, layout)
-            if task.split == split and task.id not in tasks:
+            if task is not None and task.split == split and task.id not in tasks:
                 tasks[task.id] = task
                 break
         else:
@@ -54,13 +55,15 @@ def generate_tasks(
     return list(tasks.values())
 
 
-def make_task(rng: random.Random, family: str, level: int, screen: Size, layout: str) -> Task:
-    """One task of one family and level; which split it belongs to is up to its content."""
-    slots = min(3, screen.height // CELL - 1)
-    draft = Draft(rng, capacity(screen, CELL), slots)
+def make_task(rng: random.Random, family: str, level: int, screen: Size, layout: str) -> Task | None:
+    """One task of one family and level; its split is up to its content. None when this draw found no room."""
+    draft = Draft(rng, roomy.capacity(screen) if layout == "roomy" else len(NAMES), roomy.slots(screen))
     goal = FAMILIES[family](draft, level)
-    scene = roomy.place(draft.parts, screen, slots, rng)
-    return _task(family, level, scene, goal)
+    if layout == "roomy":
+        scene: Scene | None = roomy.place(draft.parts, screen, rng)
+    else:
+        scene = free.place(draft.parts, draft.needed, screen, rng)
+    return None if scene is None else _task(family, level, scene, goal)
 
 
 def overlap(a: Collection[Task], b: Collection[Task]) -> set[str]:
@@ -114,5 +117,5 @@ def _refuse(families: Sequence[str], levels: Sequence[int], screen: Size, layout
             raise ConfigError(f"There is no level {level}; levels are 1 to 4.")
     if min(screen) < MIN_SIDE:
         raise ConfigError(f"A screen of {screen[0]} x {screen[1]} is too small; take at least {MIN_SIDE} x {MIN_SIDE}.")
-    if layout != "roomy":
-        raise ConfigError(f"There is no layout '{layout}'; take 'roomy'.")
+    if layout not in LAYOUTS:
+        raise ConfigError(f"There is no layout '{layout}'; take {' or '.join(LAYOUTS)}.")

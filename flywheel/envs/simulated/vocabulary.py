@@ -20,7 +20,7 @@ STATES = ("plain", "focused", "checked", "checked focused", "filled", "filled fo
 """What a widget can look like besides its kind and caption."""
 
 SHORTCUT_LETTERS = ("s", "c", "v", "z")
-KEY_WORDS = ("ctrl", "enter", *SHORTCUT_LETTERS)
+KEY_WORDS = ("ctrl", "enter", "escape", "backspace", *SHORTCUT_LETTERS)
 
 INSTRUCTION_WORDS = (
     "Click", "Press", "Tick", "Untick", "Type", "Choose", "Answer", "Drag", "Double", "Right",
