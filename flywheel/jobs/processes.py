@@ -1,8 +1,8 @@
 """Whole families of processes: who belongs to a job, and how to end them so that none is left.
 
 A job leads a session of its own. Its family is every process of that session plus every descendant, also those that
-opened a session of their own. What this cannot see: a daemon that forked twice into a new session before its parent
-died, while another job runs beside it (the keeper adopts such orphans and ends them when no job is left).
+opened a session of their own. What this cannot see: a process in a session of its own whose parent died before it,
+while another job runs beside it (the keeper adopts such orphans and ends them when no job is left).
 Families are read from `/proc`; where there is none (macOS), only the process group is ended.
 """
 

@@ -41,7 +41,11 @@ class _Job:
 
 
 class Keeper:
-    """Serves launch requests until the launcher's socket ends."""
+    """Serves launch requests until the launcher's socket ends.
+
+    A request is `{argv, job, env, cwd, log}`. A warm keeper runs `job` (stage and run folder) in its fork; a cold one,
+    or one given no `job`, lets the fork become `argv`. `log` takes both output streams; None leaves them as they are.
+    """
 
     def __init__(self, channel: socket.socket, warm: bool) -> None:
         self._channel = channel
@@ -93,7 +97,7 @@ class Keeper:
         pid = os.fork()
         if pid == 0:
             self._become_job(request, lease, keeper)
-            if not (self._warm and request["fork"]):
+            if not (self._warm and request["job"]):
                 os.execve(sys.executable, request["argv"], request["env"])
             return True
         self._jobs[pid] = _Job(pid, lease)
@@ -209,7 +213,7 @@ def main() -> None:
     if request is not None:
         from flywheel.jobs.base import main as run_job
 
-        sys.exit(run_job(*request["argv"][-2:]))
+        sys.exit(run_job(*request["job"]))
 
 
 if __name__ == "__main__":
