@@ -103,8 +103,8 @@ Stage = Callable[[Config, dict[str, Any], Progress], Mapping[str, Any]]
 
 
 def load_stage(name: str) -> Stage:
-    """`run` of `flywheel.jobs.<name>`."""
-    run: Stage = importlib.import_module(f"flywheel.jobs.{name}").run
+    """`run` of `flywheel.jobs.<name>`, or of the module that a dotted name spells out."""
+    run: Stage = importlib.import_module(name if "." in name else f"flywheel.jobs.{name}").run
     return run
 
 

@@ -36,7 +36,7 @@ class KeptJob:
     def wait(self, tick: Callable[[], None], every: float = 0.1, grace: float = 5.0) -> Ended:
         """Block until the job has ended, calling `tick` every so many seconds.
 
-        Raises whatever interrupts the wait (`KeyboardInterrupt`, Dagster's own), after SIGINT, `grace` seconds, SIGKILL.
+        Raises whatever interrupts the wait, e.g. `KeyboardInterrupt`, after SIGINT, `grace` seconds and SIGKILL.
         """
         try:
             while not select.select([self._lease], [], [], every)[0]:
