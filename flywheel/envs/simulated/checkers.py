@@ -20,11 +20,7 @@ def _exact_match(result: Any, rules: Mapping[str, Any]) -> float:
     return float(result == rules["expected"])
 
 
-def _include(result: Any, rules: Mapping[str, Any]) -> float:
-    return float(all(item in result for item in rules["expected"]))
-
-
-METRICS: dict[str, Callable[[Any, Mapping[str, Any]], float]] = {"exact_match": _exact_match, "include": _include}
+METRICS: dict[str, Callable[[Any, Mapping[str, Any]], float]] = {"exact_match": _exact_match}
 """Name of a metric -> (what a getter read, rules) -> score in [0, 1]."""
 
 GETTERS: dict[str, Callable[[State], Any]] = {

@@ -16,6 +16,7 @@ RAISED: Colour = (214, 218, 226)
 TITLE: Colour = (52, 72, 130)
 DIALOG_TITLE: Colour = (150, 40, 48)
 ACCENT: Colour = (30, 110, 230)
+HIGHLIGHT: Colour = (190, 214, 250)
 PAPER: Colour = (250, 214, 110)
 
 Draw = ImageDraw.ImageDraw
@@ -74,12 +75,15 @@ def _check(draw: Draw, wide: int, high: int, caption: str, state: str, text: str
 
 
 def _field(draw: Draw, wide: int, high: int, caption: str, state: str, text: str) -> None:
-    focused = "focused" in state
+    selected = "selected" in state
+    focused = selected or "focused" in state
     left = CHAR_WIDTH * len(caption) + 4
     _write(draw, 1, 2, caption)
     draw.rectangle((left, 0, wide - 1, high - 1), fill=WHITE, outline=ACCENT if focused else EDGE)
     shown = text[-((wide - left - 6) // CHAR_WIDTH) :]
-    _write(draw, left + 3, 2, shown)
+    if selected:
+        draw.rectangle((left + 2, 2, left + 3 + CHAR_WIDTH * len(shown), high - 3), fill=ACCENT)
+    _write(draw, left + 3, 2, shown, WHITE if selected else INK)
     if focused:
         caret = left + 3 + CHAR_WIDTH * len(shown)
         draw.line((caret, 3, caret, high - 4), fill=ACCENT)
@@ -113,7 +117,7 @@ def _list(draw: Draw, wide: int, high: int, caption: str, state: str, text: str)
 
 
 def _row(draw: Draw, wide: int, high: int, caption: str, state: str, text: str) -> None:
-    draw.rectangle((0, 0, wide - 1, high - 1), fill=WHITE)
+    draw.rectangle((0, 0, wide - 1, high - 1), fill=HIGHLIGHT if state == "focused" else WHITE)
     draw.line((0, 0, 0, high - 1), fill=EDGE)
     draw.line((wide - 1, 0, wide - 1, high - 1), fill=EDGE)
     draw.line((0, high - 1, wide - 1, high - 1), fill=RAISED)
@@ -122,7 +126,7 @@ def _row(draw: Draw, wide: int, high: int, caption: str, state: str, text: str) 
 
 def _icon(draw: Draw, wide: int, high: int, caption: str, state: str, text: str) -> None:
     middle = wide // 2
-    fill = ACCENT if state == "open" else PAPER
+    fill = ACCENT if state == "open" else HIGHLIGHT if state == "focused" else PAPER
     draw.polygon(
         ((middle - 6, 1), (middle + 3, 1), (middle + 6, 4), (middle + 6, 17), (middle - 6, 17)), fill=fill, outline=INK
     )

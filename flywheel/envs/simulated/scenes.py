@@ -12,9 +12,10 @@ from flywheel.types import Size
 _STATES = {
     "button": ("plain", "focused"),
     "check": ("plain", "checked", "focused", "checked focused"),
-    "field": ("plain", "filled", "focused", "filled focused"),
+    "field": ("plain", "filled", "focused", "filled focused", "filled selected"),
     "menu": ("plain", "open"),
-    "icon": ("plain", "open"),
+    "row": ("plain", "focused"),
+    "icon": ("plain", "focused", "open"),
 }
 """States that a kind can have; the others are always plain."""
 

@@ -48,7 +48,7 @@ def cell_sprite(kind: str, caption: str, state: str, text: str) -> np.ndarray:
     image = Image.new("RGB", (CELL, CELL), DESKTOP)
     draw = ImageDraw.Draw(image)
     _GLYPHS[kind](draw, COLOURS[kind], state, text)
-    if "focused" in state:
+    if "focused" in state or "selected" in state:
         draw.rectangle((0, 0, CELL - 1, 15), outline=FOCUS)
     draw.text((1, 18), caption, fill=INK, font=built_in_font())
     return _frozen(image)
@@ -66,7 +66,10 @@ def _check(draw: ImageDraw.ImageDraw, colour: Colour, state: str, text: str) -> 
 
 def _field(draw: ImageDraw.ImageDraw, colour: Colour, state: str, text: str) -> None:
     draw.rectangle((0, 1, 31, 14), fill=WHITE, outline=colour)
-    draw.text((1, 2), text[-5:], fill=INK, font=built_in_font())
+    selected = "selected" in state
+    if selected:
+        draw.rectangle((1, 2, 30, 13), fill=INK)
+    draw.text((1, 2), text[-5:], fill=WHITE if selected else INK, font=built_in_font())
     if "focused" in state and not text:
         draw.line((3, 4, 3, 11), fill=INK)
 

@@ -16,7 +16,7 @@ TYPED = ("blue", "red", "green", "gray", "pink", "gold", "black", "white")
 """What tasks ask to be typed."""
 
 KINDS = ("button", "check", "field", "menu", "item", "dialog", "list", "row", "icon", "bin")
-STATES = ("plain", "focused", "checked", "checked focused", "filled", "filled focused", "open")
+STATES = ("plain", "focused", "checked", "checked focused", "filled", "filled focused", "filled selected", "open")
 """What a widget can look like besides its kind and caption."""
 
 SHORTCUT_LETTERS = ("s", "c", "v", "z")
