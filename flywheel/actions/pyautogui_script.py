@@ -50,7 +50,7 @@ class _Hand:
         self._button_down = False
         self._held: list[str] = []
         self._chord_used = False
-        self._slept = 0.0
+        self._slept: float | None = None
 
     def play(self, name: str, arguments: dict[str, Any]) -> None:
         if self._button_down and name not in ("moveTo", "mouseUp", "dragTo", "sleep"):
@@ -80,7 +80,7 @@ class _Hand:
         if self._button_down or self._held:
             raise ActionError("A button or key is still held down at the end; release it with mouseUp or keyUp.")
         self._flush_move()
-        if not self._actions and self._slept:
+        if not self._actions and self._slept is not None:
             return Wait(self._slept)
         if len(self._actions) != 1:
             count = len(self._actions) or "no"
@@ -178,7 +178,7 @@ class _Hand:
         seconds = arguments.get("seconds")
         if not isinstance(seconds, int | float) or not 0 <= seconds < 1e9:
             raise ActionError("sleep needs a number of seconds; write time.sleep(1).")
-        self._slept += seconds
+        self._slept = (self._slept or 0.0) + seconds
 
     def _add(self, action: Action) -> None:
         self._actions.append(action)
