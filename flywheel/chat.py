@@ -6,7 +6,7 @@ as they were sampled. Two streams of the same ids exist: the compact one, with o
 and sent to engines; `expand` makes the one for the model, with a placeholder for each merged image token.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -15,10 +15,14 @@ import numpy as np
 from PIL import Image
 
 from flywheel.actions.base import ActionSpace
-from flywheel.errors import DataError
+from flywheel.actions.registry import action_space
+from flywheel.config import Config
+from flywheel.errors import ConfigError, DataError
 from flywheel.types import Observation, Screenshot, Size, Task, TrainingSample, Trajectory
 
 IMAGE = "<|image_pad|>"
+PICTURE = "<image>"
+"""Where a picture stands in shared messages."""
 Grid = tuple[int, int, int]
 
 _HOLE = "\x00"
@@ -33,33 +37,63 @@ class Prompt:
     grid: Grid | None
 
 
-class Chat:
-    """Words for one processor and one action space.
+class Words:
+    """What is said in a conversation, before any tokenizer: needs no model.
 
     Args:
-        processor: tokenizer, image processor and chat template.
         space: writes the system prompt and the tools.
         sections: which of `domain, task, accessibility_tree, terminal, last_result` an observation turn carries.
         accessibility_chars: where the accessibility tree is cut.
-        model_size: screen size -> size at which the model sees it, sides a multiple of patch * merge.
     """
 
-    def __init__(
-        self,
-        processor: Any,
-        space: ActionSpace,
-        *,
-        sections: Sequence[str],
-        accessibility_chars: int = 4096,
-        model_size: Any,
-    ) -> None:
+    def __init__(self, space: ActionSpace, sections: Sequence[str], accessibility_chars: int = 4096) -> None:
         unknown = set(sections) - set(_SECTIONS)
         if unknown:
-            raise DataError(f"prompt.sections names {sorted(unknown)}; choose from {', '.join(_SECTIONS)}.")
-        self.processor = processor
+            raise ConfigError(f"prompt.sections names {sorted(unknown)[0]!r}; choose from {', '.join(_SECTIONS)}.")
         self.space = space
         self._sections = tuple(sections)
         self._accessibility_chars = accessibility_chars
+
+    def observation(self, task: Task, seen: Observation) -> str:
+        """The text of a user turn; the picture stands before it."""
+        parts = []
+        for name in self._sections:
+            title, read = _SECTIONS[name]
+            value = read(task, seen)
+            if value is not None:
+                value = value[: self._accessibility_chars] if name == "accessibility_tree" else value
+                parts.append(f"{title}\n{value}")
+        return "\n".join(parts)
+
+    def messages(self, trajectory: Trajectory) -> list[dict[str, str]]:
+        """The conversation as role and content, `<image>` where a screenshot stands: what people share."""
+        messages = [{"role": "system", "content": self.space.system_prompt()}]
+        for turn in trajectory.turns:
+            picture = PICTURE if turn.observation.screenshot else ""
+            messages.append({"role": "user", "content": picture + self.observation(trajectory.task, turn.observation)})
+            messages.append({"role": "assistant", "content": turn.text})
+        return messages
+
+
+def make_words(config: Config) -> Words:
+    """What `config.prompt` has said; needs no model."""
+    prompt = config.prompt
+    return Words(action_space(prompt.action_space), prompt.sections, prompt.accessibility_chars)
+
+
+class Chat:
+    """Words made of one processor's tokens.
+
+    Args:
+        processor: tokenizer, image processor and chat template.
+        words: what is said.
+        model_size: screen size -> size at which the model sees it, sides a multiple of patch * merge.
+    """
+
+    def __init__(self, processor: Any, words: Words, model_size: Callable[[Size], Size]) -> None:
+        self.processor = processor
+        self.words = words
+        self.space = words.space
         self._model_size = model_size
         self.tokenise = lru_cache(maxsize=65536)(self._tokenise)
         """Text -> ids, no special tokens added; remembered, because instructions and frames come again and again."""
@@ -175,14 +209,11 @@ class Chat:
             advantage=trajectory.advantage or 0.0,
         )
 
-    def messages(self, trajectory: Trajectory) -> list[dict[str, str]]:
-        """The conversation as role and content, `<image>` where a screenshot stands: what people share."""
-        messages = [{"role": "system", "content": self.space.system_prompt()}]
-        for turn in trajectory.turns:
-            picture = "<image>" if turn.observation.screenshot else ""
-            messages.append({"role": "user", "content": picture + self._text(trajectory.task, turn.observation)})
-            messages.append({"role": "assistant", "content": turn.text})
-        return messages
+    def conversation(self, messages: Sequence[dict[str, str]], sizes: Sequence[Size]) -> tuple[np.ndarray, list[Grid]]:
+        """Shared messages -> model ids of the whole conversation, and a grid for each picture of the given size."""
+        parts = [{"role": m["role"], "content": _content(m["content"])} for m in messages]
+        grids = [self.grid(size) for size in sizes]
+        return self.expand(self._tokenise(self.render(parts)), grids), grids
 
     def render(self, messages: list[dict[str, Any]], *, generation: bool = False) -> str:
         """A conversation of text and image parts through the chat template, tools included."""
@@ -212,17 +243,8 @@ class Chat:
         image = observation.screenshot
         if image is None:
             before = before.replace(f"<|vision_start|>{IMAGE}<|vision_end|>", "")
-        ids = (*self.tokenise(before), *self.tokenise(self._text(task, observation)), *self.tokenise(after))
+        ids = (*self.tokenise(before), *self.tokenise(self.words.observation(task, observation)), *self.tokenise(after))
         return Prompt(ids, image, self.grid(image.size) if image else None)
-
-    def _text(self, task: Task, observation: Observation) -> str:
-        parts = []
-        for name in self._sections:
-            value = _SECTIONS[name][1](task, observation)
-            if value is not None:
-                value = value[: self._accessibility_chars] if name == "accessibility_tree" else value
-                parts.append(f"{_SECTIONS[name][0]}\n{value}")
-        return "\n".join(parts)
 
     def _tokenise(self, text: str) -> tuple[int, ...]:
         return tuple(self.processor.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids)
@@ -234,13 +256,22 @@ class Chat:
         return np.asarray(image.image().resize(size, Image.Resampling.BICUBIC))
 
 
-_SECTIONS: dict[str, tuple[str, Any]] = {
+_SECTIONS: dict[str, tuple[str, Callable[[Task, Observation], str | None]]] = {
     "domain": ("[Domain]", lambda task, seen: task.domain),
     "task": ("[Task]", lambda task, seen: task.instruction),
     "accessibility_tree": ("[Accessibility Tree]", lambda task, seen: seen.accessibility_tree),
     "terminal": ("[Terminal Output]", lambda task, seen: seen.terminal),
     "last_result": ("[Last Action Result]", lambda task, seen: seen.last_result),
 }
+
+
+def _content(text: str) -> list[dict[str, str]]:
+    """`<image>words` -> an image part and a text part."""
+    pieces = text.split(PICTURE)
+    content = [{"type": "text", "text": pieces[0]}] if pieces[0] else []
+    for piece in pieces[1:]:
+        content += [{"type": "image"}, {"type": "text", "text": piece}]
+    return content
 
 
 def _padded(logprobs: Sequence[float], length: int) -> np.ndarray:

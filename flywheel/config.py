@@ -32,8 +32,8 @@ class TinyModelConfig(Section):
     vision_hidden: int = Field(64, description="width of the vision tower")
     vision_depth: int = Field(1, description="vision tower blocks")
     merges: int = Field(600, description="byte-pair merges learned by the tokenizer")
-    vision_steps: int = Field(220, description="vision pre-training steps")
-    grounding_steps: int = Field(250, description="grounding pre-training steps")
+    vision_steps: int = Field(70, description="vision pre-training steps")
+    grounding_steps: int = Field(110, description="grounding pre-training steps")
 
 
 class ModelConfig(Section):

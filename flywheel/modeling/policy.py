@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from flywheel.actions.registry import action_space
-from flywheel.chat import Chat
+from flywheel.chat import Chat, make_words
 from flywheel.config import Config
 from flywheel.errors import CheckpointError
 from flywheel.modeling.processor import load_processor
@@ -18,16 +17,10 @@ from flywheel.types import PolicyRef
 
 
 def make_chat(config: Config, processor: Any) -> Chat:
-    """The words of `config.prompt` for a processor."""
+    """The same words as tokens of a processor."""
     images = processor.image_processor
     factor = images.patch_size * images.merge_size
-    return Chat(
-        processor,
-        action_space(config.prompt.action_space),
-        sections=config.prompt.sections,
-        accessibility_chars=config.prompt.accessibility_chars,
-        model_size=partial(model_size, factor=factor, max_pixels=config.model.max_pixels),
-    )
+    return Chat(processor, make_words(config), partial(model_size, factor=factor, max_pixels=config.model.max_pixels))
 
 
 def load_policy(config: Config, policy: PolicyRef) -> tuple[Any, Chat]:

@@ -9,7 +9,7 @@ Two stages on random scenes of the simulated desktop:
 Shapes: B scenes, C cells of a screen (= merged image tokens), I = B * C, D hidden size.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,9 @@ VISION_BATCH = 32
 GROUNDING_BATCH = 16
 FEW_WIDGETS = 0.6
 """Share of grounding scenes with one to four widgets; the others are full."""
+CELLS_FIRST = 0.4
+"""Share of grounding steps that teach only the cell. With coordinates from the start the cell is never learned: they
+follow from it by a table, and their easy loss takes all the gradient."""
 
 
 class Teacher:
@@ -84,7 +87,7 @@ class Teacher:
         for widget, whole in zip(widgets, full, strict=True):
             line = self._line(widget)
             if not whole:
-                line = line[: line.index("\nAction")]
+                line = line[: line.index("</thinking>")]
             tokens = self.chat.tokenise(line + "\n")
             ids += tokens
             train += [token in self._numbers for token in tokens]
@@ -161,10 +164,11 @@ def train_grounding(model: Any, chat: Chat, screen: Size, sizes: TinyModelConfig
     """
     teacher, policy = Teacher(chat, screen), PolicyModel(model, chat, keep_features=False, freeze=False)
     optimisation = _optimisation(list(model.parameters()), sizes.grounding_steps)
-    lessons = _lessons(teacher, derive_seed(seed, "grounding"))
+    random = np.random.default_rng(derive_seed(seed, "grounding"))
     right: list[float] = []
     for step in range(sizes.grounding_steps):
-        row = pack([next(lessons) for _ in range(GROUNDING_BATCH)], image_id=chat.image_id)
+        full = 0.5 if step >= CELLS_FIRST * sizes.grounding_steps else 0.0
+        row = pack([_lesson(teacher, random, full) for _ in range(GROUNDING_BATCH)], image_id=chat.image_id)
         logp_KV = policy.distribution(row)
         targets_K = torch.from_numpy(row.targets_K)
         loss = F.nll_loss(logp_KV, targets_K)
@@ -177,13 +181,11 @@ def train_grounding(model: Any, chat: Chat, screen: Size, sizes: TinyModelConfig
     return float(np.mean(right[-max(1, len(right) // 10) :]))
 
 
-def _lessons(teacher: Teacher, seed: int) -> Iterator[TrainingSample]:
-    random = np.random.default_rng(seed)
-    while True:
-        few = random.random() < FEW_WIDGETS
-        image, widgets = random_scene(random, teacher.screen, (1, 4) if few else (5, teacher.cells))
-        random.shuffle(widgets)
-        yield teacher.lesson(image, widgets, random.random(len(widgets)) < 0.5)
+def _lesson(teacher: Teacher, random: np.random.Generator, full: float) -> TrainingSample:
+    few = random.random() < FEW_WIDGETS
+    image, widgets = random_scene(random, teacher.screen, (1, 4) if few else (5, teacher.cells))
+    random.shuffle(widgets)
+    return teacher.lesson(image, widgets, random.random(len(widgets)) < full)
 
 
 def _optimisation(parameters: list[nn.Parameter], steps: int) -> Optimisation:

@@ -1,0 +1,105 @@
+"""Training sets as Hugging Face `datasets`: what is kept of trajectories, images included.
+
+One row is one conversation. `messages` is what people share and any trainer can read; rows that come from rollouts
+also carry the ids as they were sampled, so that nothing is ever tokenised twice. Every set opens with
+`datasets.load_from_disk`.
+"""
+
+import io
+import shutil
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import datasets
+from PIL import Image
+
+from flywheel.chat import Words
+from flywheel.errors import DataError
+from flywheel.types import Screenshot, Trajectory
+
+FEATURES = datasets.Features(
+    {
+        "trajectory_id": datasets.Value("string"),
+        "task_id": datasets.Value("string"),
+        "instruction": datasets.Value("string"),
+        "family": datasets.Value("string"),
+        "level": datasets.Value("int32"),
+        "source": datasets.Value("string"),
+        "policy": datasets.Value("string"),
+        "iteration": datasets.Value("int32"),
+        "reward": datasets.Value("float32"),
+        "messages": datasets.List({"role": datasets.Value("string"), "content": datasets.Value("string")}),
+        "turn_mask": datasets.List(datasets.Value("bool")),
+        "images": datasets.List(datasets.Image()),
+        "prompt_ids": datasets.List(datasets.List(datasets.Value("int32"))),
+        "completion_ids": datasets.List(datasets.List(datasets.Value("int32"))),
+    }
+)
+
+
+def row_of(trajectory: Trajectory, words: Words, source: str) -> dict[str, Any]:
+    """One row. Turns that could not be read or executed stay as context and are masked."""
+    shots = [turn.observation.screenshot for turn in trajectory.turns]
+    return {
+        "trajectory_id": trajectory.id,
+        "task_id": trajectory.task.id,
+        "instruction": trajectory.task.instruction,
+        "family": trajectory.task.family,
+        "level": trajectory.task.level,
+        "source": source,
+        "policy": trajectory.policy.version,
+        "iteration": trajectory.iteration,
+        "reward": trajectory.task_reward,
+        "messages": words.messages(trajectory),
+        "turn_mask": [turn.action is not None and turn.executed for turn in trajectory.turns],
+        "images": [{"bytes": shot.encode().data, "path": None} for shot in shots if shot],
+        "prompt_ids": [list(turn.prompt_ids) for turn in trajectory.turns],
+        "completion_ids": [list(turn.completion_ids) for turn in trajectory.turns],
+    }
+
+
+def keep_per_task(trajectories: Iterable[Trajectory], most: int) -> list[Trajectory]:
+    """At most `most` trajectories of each task (0: all), the shortest first, in a stable order."""
+    by_task: dict[str, list[Trajectory]] = defaultdict(list)
+    for trajectory in trajectories:
+        by_task[trajectory.task.id].append(trajectory)
+    kept = []
+    for task in sorted(by_task):
+        ordered = sorted(by_task[task], key=lambda t: (len(t.turns), t.id))
+        kept += ordered[:most] if most else ordered
+    return kept
+
+
+def save_set(rows: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Write a set in place of whatever was there; raises `DataError` for an empty one."""
+    if not rows:
+        raise DataError(f"The set {folder.name} would be empty; nothing passed its filter.")
+    staged = folder.with_name(folder.name + ".tmp")
+    shutil.rmtree(staged, ignore_errors=True)
+    columns = {name: [row[name] for row in rows] for name in FEATURES}
+    datasets.Dataset.from_dict(columns, features=FEATURES).save_to_disk(staged)
+    shutil.rmtree(folder, ignore_errors=True)
+    staged.replace(folder)
+
+
+def load_rows(folder: Path) -> Iterator[dict[str, Any]]:
+    """Rows with `images` as `Screenshot`s. Raises `DataError` where there is no set or one of another shape."""
+    try:
+        dataset = datasets.load_from_disk(folder)
+    except (FileNotFoundError, OSError, ValueError) as error:
+        raise DataError(f"{folder} holds no training set ({str(error).splitlines()[0]}); make it again.") from error
+    missing = {"messages", "images"} - set(dataset.column_names)
+    if missing:
+        raise DataError(f"{folder} lacks the column {sorted(missing)[0]!r}, which every training set here has.")
+    for row in dataset.cast_column("images", datasets.List(datasets.Image(decode=False))):
+        yield {**row, "images": [_screenshot(image["bytes"], folder) for image in row["images"]]}
+
+
+def _screenshot(data: bytes, folder: Path) -> Screenshot:
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return Screenshot(data, image.width, image.height, "png" if image.format == "PNG" else "webp")
+    except OSError as error:
+        raise DataError(f"{folder} holds an image that cannot be read ({error}); make the set again.") from error

@@ -1,0 +1,48 @@
+"""Rows of a training set -> documents to train on."""
+
+from typing import Any
+
+import numpy as np
+
+from flywheel.chat import Chat
+from flywheel.trainers.labels import IGNORE, sft_labels
+from flywheel.types import TrainingSample
+
+
+def sample_of(row: dict[str, Any], chat: Chat) -> TrainingSample:
+    """One document. Ids as sampled where the row has them for this very vocabulary, else by the label rule.
+
+    Masked turns (`turn_mask`) stay as context with weight 0.
+    """
+    flags = row.get("turn_mask") or None
+    build = _recorded if any(row.get("completion_ids") or []) else _from_messages
+    ids, trained, grids = build(row, chat, flags)
+    return TrainingSample(
+        trajectory_id=row.get("trajectory_id") or "",
+        group_id="",
+        input_ids=ids,
+        train_mask=trained,
+        logprobs=np.zeros(len(ids), np.float32),
+        weights=trained.astype(np.float32),
+        images=tuple(row["images"]),
+        image_grids=tuple(grids),
+    )
+
+
+def _from_messages(row: dict[str, Any], chat: Chat, flags: list[bool] | None) -> tuple[np.ndarray, np.ndarray, Any]:
+    ids, grids = chat.conversation(row["messages"], [image.size for image in row["images"]])
+    return ids, sft_labels(ids, **chat.label_ids, turn_flags=flags) != IGNORE, grids
+
+
+def _recorded(row: dict[str, Any], chat: Chat, flags: list[bool] | None) -> tuple[np.ndarray, np.ndarray, Any]:
+    grids = [chat.grid(image.size) for image in row["images"]]
+    compact: list[int] = []
+    trained: list[bool] = []
+    turns = list(zip(row["prompt_ids"], row["completion_ids"], strict=True))
+    for (prompt, completion), keep in zip(turns, flags or [True] * len(turns), strict=True):
+        compact += [*prompt, *completion]
+        trained += [False] * len(prompt) + [bool(keep)] * len(completion)
+    ids = chat.expand(compact, grids)
+    mask = np.zeros(len(ids), bool)
+    mask[ids != chat.image_id] = np.array(trained)[np.array(compact) != chat.image_id]
+    return ids, mask, grids
