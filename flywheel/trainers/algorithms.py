@@ -1,0 +1,256 @@
+"""Every policy-gradient algorithm, in one table: name -> advantage, loss, aggregation, clip bounds, needs.
+
+An algorithm is a choice of parts; the mathematics is in `advantages.py`, `losses.py` and `aggregation.py`. Each entry
+works from what one update holds: logprobs now and when sampled, a mask, one reward and one group a row. `needs` names
+what the trainer has to do besides. GSPO with advantages that differ within a row is GSPO-token. Token-level clips are
+dual everywhere (3): one token of negative advantage and huge ratio would own the gradient, and none of the papers'
+results rests on letting it.
+
+Legend: B rows (trajectories), T tokens. Masks are bool, True on trained tokens.
+"""
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from flywheel.errors import ConfigError
+from flywheel.trainers.advantages import batch_whitened, group_relative
+from flywheel.trainers.aggregation import Aggregation, Denominators, aggregate, masked_mean
+from flywheel.trainers.divergences import KlEstimator, kl_estimate
+from flywheel.trainers.losses import (
+    TokenLoss,
+    clip_loss,
+    dppo_loss,
+    gmpo_loss,
+    sapo_loss,
+    weighted_logp_loss,
+)
+
+Need = Literal["groups", "resampling", "overlong_penalty"]
+DUAL_CLIP = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """One row of the table.
+
+    `advantage` is called over the whole update, (reward_B, group_B, tokens_B) -> advantage_B; `loss` on any
+    micro-batch of whole rows. Bounds are None where the algorithm has none. `needs`: `groups`, several rollouts of
+    each task; `resampling`, groups without spread are replaced by fresh ones; `overlong_penalty`, the reward includes
+    `advantages.overlong_penalty`.
+    """
+
+    name: str
+    advantage: Callable[[Tensor, Tensor, Tensor], Tensor]
+    loss: Callable[..., TokenLoss]
+    aggregation: Aggregation
+    clip_low: float | None
+    clip_high: float | None
+    needs: frozenset[Need]
+    keeps: str
+    drops: str
+    source: str
+
+
+_GROUPS: frozenset[Need] = frozenset({"groups"})
+_PPO = partial(clip_loss, dual=DUAL_CLIP)
+
+TABLE = (
+    Algorithm(
+        "ppo", partial(batch_whitened, unit="row"), _PPO, "token-mean", 0.2, 0.2, frozenset(),
+        keeps="clipped surrogate, dual clip, whitened advantages",
+        drops="the critic: the baseline is the mean reward of the batch, each trajectory counted once",
+        source="arXiv:1707.06347",
+    ),
+    Algorithm(
+        "reinforce_pp", batch_whitened, _PPO, "token-mean", 0.2, 0.2, frozenset(),
+        keeps="batch whitening with each token counted once, the clip",
+        drops="discounting; the KL goes into the loss, not into the reward",
+        source="arXiv:2501.03262",
+    ),
+    Algorithm(
+        "reinforce_pp_baseline", partial(batch_whitened, baseline="group"), _PPO, "token-mean", 0.2, 0.2, _GROUPS,
+        keeps="group mean taken off before the batch is whitened, the clip",
+        drops="nothing but the k2 estimator as default (choose it by the KL setting)",
+        source="arXiv:2501.03262, section 3.3",
+    ),
+    Algorithm(
+        "grpo", group_relative, _PPO, "seq-mean-token-mean", 0.2, 0.2, _GROUPS,
+        keeps="group mean and standard deviation, each row weighs the same whatever its length, k3 to the reference",
+        drops="process rewards",
+        source="arXiv:2402.03300",
+    ),
+    Algorithm(
+        "dr_grpo", partial(group_relative, scale="none"), _PPO, "seq-mean-token-sum-norm", 0.2, 0.2, _GROUPS,
+        keeps="no division by the deviation, none by a row's length: a sum over a constant horizon",
+        drops="nothing",
+        source="arXiv:2503.20783",
+    ),
+    Algorithm(
+        "rloo", partial(group_relative, scale="leave_one_out"), _PPO, "seq-mean-token-sum", 0.2, 0.2, _GROUPS,
+        keeps="leave-one-out baseline, the whole row as one action (its logprobs are summed)",
+        drops="a single sequence ratio: off-policy minibatches are clipped token by token",
+        source="arXiv:2402.14740",
+    ),
+    Algorithm(
+        "opo", partial(group_relative, scale="none", baseline="length"), _PPO, "token-mean", 0.2, 0.2, _GROUPS,
+        keeps="the length-weighted baseline of least variance",
+        drops="exact on-policy training: the clip stays for minibatches",
+        source="arXiv:2505.23585",
+    ),
+    Algorithm(
+        "dapo", group_relative, _PPO, "token-mean", 0.2, 0.28, frozenset({"groups", "resampling", "overlong_penalty"}),
+        keeps="clip-higher, token mean, dynamic sampling, overlong penalty, no KL",
+        drops="nothing",
+        source="arXiv:2503.14476",
+    ),
+    Algorithm(
+        "gspo", group_relative, partial(clip_loss, level="sequence"), "seq-mean-token-mean", 3e-4, 4e-4, _GROUPS,
+        keeps="length-normalised sequence ratio, its clip in token form",
+        drops="nothing",
+        source="arXiv:2507.18071",
+    ),
+    Algorithm(
+        "cispo", group_relative, weighted_logp_loss, "token-mean", 1.0, 4.0, _GROUPS,
+        keeps="clipped importance weights without gradient; every token keeps its gradient; no lower bound (0)",
+        drops="nothing; the upper bound, untold in the paper, is 5 as in trl",
+        source="arXiv:2506.13585",
+    ),
+    Algorithm(
+        "gmpo", group_relative, gmpo_loss, "seq-mean-token-mean", 0.4, 0.4, _GROUPS,
+        keeps="geometric mean of ratios, bounds (e^-0.4, e^0.4) on each token's log ratio",
+        drops="nothing",
+        source="arXiv:2507.20673",
+    ),
+    Algorithm(
+        "sapo", group_relative, sapo_loss, "seq-mean-token-mean", None, None, _GROUPS,
+        keeps="sigmoid gate with temperatures 1.0 and 1.05 by the sign of the advantage",
+        drops="nothing",
+        source="arXiv:2511.20347",
+    ),
+    Algorithm(
+        "dppo", group_relative, dppo_loss, "token-mean", 0.2, 0.2, _GROUPS,
+        keeps="trust region on probabilities (binary total variation), weights truncated at 20",
+        drops="the KL and top-K forms of the divergence",
+        source="arXiv:2602.04879",
+    ),
+    Algorithm(
+        "gpg", partial(group_relative, scale="none"), partial(weighted_logp_loss, ratio=False), "token-mean",
+        None, None, _GROUPS,
+        keeps="plain policy gradient against the group mean: no ratio, no clip",
+        drops="the rescaling by the share of rows with reward, which Adam undoes",
+        source="arXiv:2504.02546",
+    ),
+)  # fmt: skip
+ALGORITHMS = {entry.name: entry for entry in TABLE}
+
+
+def algorithm(name: str) -> Algorithm:
+    """Look a name up in the table. Raises `ConfigError` that names the nearest."""
+    if name in ALGORITHMS:
+        return ALGORITHMS[name]
+    near = difflib.get_close_matches(name.lower().replace("-", "_"), ALGORITHMS, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(ALGORITHMS)}."
+    raise ConfigError(f"Unknown algorithm {name!r} in rl.algorithm; {hint}")
+
+
+def policy_loss(
+    algorithm: Algorithm,
+    logp_BT: Tensor,
+    old_logp_BT: Tensor,
+    advantage: Tensor,
+    mask_BT: Tensor,
+    *,
+    clip_low: float | None = None,
+    clip_high: float | None = None,
+    ref_logp_BT: Tensor | None = None,
+    kl: float = 0.0,
+    kl_estimator: KlEstimator = "k3",
+    entropy_BT: Tensor | None = None,
+    entropy: float = 0.0,
+    weight_BT: Tensor | None = None,
+    denominators: Denominators | None = None,
+    row_tokens_B: Tensor | None = None,
+) -> tuple[Tensor, dict[str, float]]:
+    """The loss of one micro-batch: its share of the update's loss, when `denominators` count the whole update.
+
+        L = agg(w * l(logp, old, A)) + kl agg(KL(policy || ref)) - entropy agg(H)
+
+    With the same `denominators` the losses, and the gradients, of micro-batches add up to those of the whole, as long
+    as no row is cut. What lies outside the mask is never read.
+
+    Args:
+        logp_BT: logprobs (nats) under the trained policy; carries gradient.
+        old_logp_BT: of the same tokens under the sampling policy; no gradient.
+        advantage: one a row (B,), or one a token (B, T).
+        mask_BT: bool, True on trained tokens.
+        clip_low, clip_high: in place of the algorithm's own.
+        ref_logp_BT: under the reference; needed when `kl` is not 0.
+        entropy_BT: of each token's distribution; needed when `entropy` is not 0.
+        weight_BT: correction weights on the policy term, see `corrections.py`.
+        denominators: counts of the whole update before rejection; None counts this batch alone.
+        row_tokens_B: trained tokens of each row before rejection; None counts `mask_BT`.
+    Returns: (scalar loss, metrics). Metrics are means over this micro-batch's trained tokens, to be weighted by
+        `tokens` when several are joined: `loss`, `clip_fraction`, `cap_fraction`, `approx_kl` (k3 to the sampling
+        policy), `ratio_mean`, `mean_abs_advantage`, and `ref_kl` and `entropy` where they are computed.
+    Raises: ValueError if shapes disagree; ConfigError for clip bounds an algorithm does not have, or a KL or entropy
+        term without its input; TrainingError if nothing is trained and no denominators are given.
+    """
+    low, high = _bounds(algorithm, clip_low, clip_high)
+    if kl and ref_logp_BT is None:
+        raise ConfigError("The KL term (rl.kl) needs the logprobs of the reference policy.")
+    if entropy and entropy_BT is None:
+        raise ConfigError("The entropy bonus (rl.entropy) needs the entropy of each token.")
+    advantage_BT = advantage[:, None].expand_as(logp_BT) if advantage.ndim == 1 else advantage
+    shapes = {tuple(x.shape) for x in (logp_BT, old_logp_BT, advantage_BT, mask_BT)}
+    if len(shapes) != 1:
+        raise ValueError(f"Logprobs, advantages and mask must have one shape, not {sorted(shapes)}.")
+    # Padding may hold anything: cleared before exp, because nan * 0 is nan in the backward pass too.
+    logp_BT, old_logp_BT = (torch.where(mask_BT, x, 0.0) for x in (logp_BT, old_logp_BT.detach()))
+    terms = algorithm.loss(logp_BT, old_logp_BT, torch.where(mask_BT, advantage_BT, 0.0), mask_BT, low, high)
+    policy_BT = terms.loss_BT if weight_BT is None else terms.loss_BT * weight_BT
+
+    def reduce(value_BT: Tensor) -> Tensor:
+        return aggregate(value_BT, mask_BT, algorithm.aggregation, denominators, row_tokens_B=row_tokens_B)
+
+    loss = reduce(policy_BT)
+    means = _metrics(terms, logp_BT, old_logp_BT, advantage_BT)
+    if kl and ref_logp_BT is not None:
+        kl_BT = kl_estimate(logp_BT, torch.where(mask_BT, ref_logp_BT, 0.0).detach(), kl_estimator)
+        loss = loss + kl * reduce(kl_BT)
+        means["ref_kl"] = kl_BT
+    if entropy_BT is not None:
+        means["entropy"] = entropy_BT
+        loss = loss - entropy * reduce(entropy_BT) if entropy else loss
+    return loss, _to_floats(loss, means, mask_BT)
+
+
+def _bounds(chosen: Algorithm, low: float | None, high: float | None) -> tuple[float | None, float | None]:
+    for key, given, own in (("clip_low", low, chosen.clip_low), ("clip_high", high, chosen.clip_high)):
+        if given is not None and own is None:
+            raise ConfigError(f"Algorithm {chosen.name!r} has no clip bound; leave rl.{key} empty.")
+        if given is not None and given < 0:
+            raise ConfigError(f"rl.{key} is {given}, but a clip bound cannot be negative.")
+    return chosen.clip_low if low is None else low, chosen.clip_high if high is None else high
+
+
+def _metrics(terms: TokenLoss, logp_BT: Tensor, old_logp_BT: Tensor, advantage_BT: Tensor) -> dict[str, Tensor]:
+    return {
+        "clip_fraction": terms.clipped_BT,
+        "cap_fraction": terms.capped_BT,
+        "approx_kl": kl_estimate(old_logp_BT, logp_BT.detach(), "k3", limit=None),
+        "ratio_mean": terms.ratio_BT,
+        "mean_abs_advantage": advantage_BT.abs(),
+    }
+
+
+def _to_floats(loss: Tensor, means: dict[str, Tensor], mask_BT: Tensor) -> dict[str, float]:
+    """One transfer for all figures, so that a step waits for the device once."""
+    values = [masked_mean(x_BT.detach().to(loss.dtype), mask_BT) for x_BT in means.values()]
+    figures = torch.stack([loss.detach(), mask_BT.sum().to(loss.dtype), *values]).tolist()
+    return dict(zip(["loss", "tokens", *means], figures, strict=True))
