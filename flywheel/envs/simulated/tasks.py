@@ -26,6 +26,8 @@ HELDOUT_SHARE = 0.3
 """Share of all possible tasks that is held out, by the hash of their content."""
 _ATTEMPTS = 2000
 
+_JSON_NAMES: dict[type, str] = {str: "a string", Mapping: "an object"}
+
 OSWORLD_STEPS = (
     "download", "upload_file", "change_wallpaper", "tidy_desktop", "open", "launch", "execute",
     "execute_with_verification", "command", "sleep", "act", "replay", "activate_window", "close_window", "proxy",
@@ -169,9 +171,8 @@ def task_from_json(data: Any, domain: str = "") -> Task:
         if key not in data:
             raise TaskError(f"Task {data.get('id', 'without id')} has no '{key}'; add it.")
         if not isinstance(data[key], kind):
-            raise TaskError(
-                f"Task {data['id']!r} has a {type(data[key]).__name__} as '{key}'; OSWorld's schema differs."
-            )
+            found = type(data[key]).__name__
+            raise TaskError(f"Task {data['id']} has '{key}' of type {found}; it must be {_JSON_NAMES[kind]}.")
     simulated = _read_config(data)
     ours = _read_ours(data)
     apps = data.get("related_apps") or ["unknown"]
