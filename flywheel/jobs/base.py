@@ -19,12 +19,13 @@ from typing import Any, Protocol
 
 from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, PipesContext, open_dagster_pipes
 
+from flywheel import errors
 from flywheel.config import Config
 from flywheel.errors import FlywheelError
 
 STAGES = ("base_model", "rollouts", "sft", "grpo", "evaluate")
 FAILED = 3
-"""Exit status of a job that stopped with a `FlywheelError`; `error.txt` then holds its sentence."""
+"""Exit status of a job that stopped with a `FlywheelError`; `error.json` then holds its class and sentence."""
 
 
 class Progress(Protocol):
@@ -45,7 +46,7 @@ class RunFolder:
 
     def write_spec(self, config: Config, args: Mapping[str, Any]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        for name in ("result.json", "error.txt", "metrics.jsonl", "progress.json"):
+        for name in ("result.json", "error.json", "metrics.jsonl", "progress.json"):
             (self.path / name).unlink(missing_ok=True)
         (self.path / "spec.json").write_text(json.dumps({"config": config.model_dump(), "args": args}, indent=2))
 
@@ -63,9 +64,17 @@ class RunFolder:
         file = self.path / "result.json"
         return json.loads(file.read_text()) if file.exists() else None
 
-    def read_error(self) -> str | None:
-        file = self.path / "error.txt"
-        return file.read_text() if file.exists() else None
+    def write_error(self, error: FlywheelError) -> None:
+        (self.path / "error.json").write_text(json.dumps({"kind": type(error).__name__, "message": str(error)}))
+
+    def read_error(self) -> FlywheelError | None:
+        """The error that the job stopped with, in its own class; None when it stopped for another reason."""
+        file = self.path / "error.json"
+        if not file.exists():
+            return None
+        stored = json.loads(file.read_text())
+        kind: type[FlywheelError] = getattr(errors, stored["kind"], FlywheelError)
+        return kind(stored["message"])
 
     def read_metrics(self) -> list[dict[str, float]]:
         file = self.path / "metrics.jsonl"
@@ -116,7 +125,7 @@ def main(stage: str, run_dir: str) -> int:
         try:
             folder.write_result(load_stage(stage)(config, args, FolderProgress(folder, pipes)))
         except FlywheelError as error:
-            (folder.path / "error.txt").write_text(str(error))
+            folder.write_error(error)
             print(f"{stage}: {error}", file=sys.stderr, flush=True)
             return FAILED
     return 0

@@ -85,7 +85,7 @@ class Launcher:
     ) -> dict[str, Any]:
         """The stage's result.
 
-        Raises `FlywheelError` with the stage's own sentence, or one that quotes the end of its log when it crashed;
+        Raises the stage's own `FlywheelError`, or one that quotes the end of its log when it crashed;
         `PartitionBusyError` when another process runs the same stage in the same folder.
         """
         folder = RunFolder(run_dir)
@@ -183,9 +183,9 @@ def _outcome(stage: str, folder: RunFolder, ended: Ended) -> dict[str, Any]:
     result = folder.read_result()
     if ended.code == 0 and result is not None:
         return result
-    sentence = folder.read_error()
-    if ended.code == FAILED and sentence is not None:
-        raise FlywheelError(sentence)
+    error = folder.read_error()
+    if ended.code == FAILED and error is not None:
+        raise error
     raise FlywheelError(f"The {stage} job {_how(ended.code)}; {_log_end(folder.path / 'log.txt')}")
 
 

@@ -90,7 +90,7 @@ def test_plain_command_line(tmp_path: Path) -> None:
 
 
 def test_refusal_is_the_jobs_own_sentence(launcher: Launcher, tmp_path: Path) -> None:
-    with pytest.raises(FlywheelError, match=r"^Process 7 holds iter-01; wait for it\.$"):
+    with pytest.raises(PartitionBusyError, match=r"^Process 7 holds iter-01; wait for it\.$"):
         launcher.run("misbehave", CPU, {"what": "refuse"}, tmp_path)
 
 
