@@ -12,7 +12,6 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from flywheel.actions.base import ActionSpace
 from flywheel.actions.registry import action_space
@@ -94,7 +93,7 @@ class Chat:
         self.processor = processor
         self.words = words
         self.space = words.space
-        self._model_size = model_size
+        self.model_size = model_size
         self.tokenise = lru_cache(maxsize=65536)(self._tokenise)
         """Text -> ids, no special tokens added; remembered, because instructions and frames come again and again."""
 
@@ -161,17 +160,11 @@ class Chat:
         repeats[places] = [t * h * w // merge for t, h, w in grids]
         return np.repeat(compact, repeats)
 
-    # --- pixels --------------------------------------------------------------------------------------
-
-    def pixels(self, images: Sequence[Screenshot]) -> tuple[np.ndarray, np.ndarray]:
-        """float32 patches (sum of t*h*w, channels * temporal * patch**2) and int64 grids (images, 3)."""
-        arrays = [self._resized(image) for image in images]
-        out = self.processor.image_processor(arrays, do_resize=False, return_tensors="np", input_data_format="channels_last")
-        return out["pixel_values"].astype(np.float32, copy=False), out["image_grid_thw"]
+    # --- pictures --------------------------------------------------------------------------------------
 
     def grid(self, size: Size) -> Grid:
         """(t, h, w) in patches of a screen of this size."""
-        shown = self._model_size(size)
+        shown = self.model_size(size)
         patch = self.processor.image_processor.patch_size
         return 1, shown.height // patch, shown.width // patch
 
@@ -248,12 +241,6 @@ class Chat:
 
     def _tokenise(self, text: str) -> tuple[int, ...]:
         return tuple(self.processor.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids)
-
-    def _resized(self, image: Screenshot) -> np.ndarray:
-        size = self._model_size(image.size)
-        if size == image.size:
-            return image.array()
-        return np.asarray(image.image().resize(size, Image.Resampling.BICUBIC))
 
 
 _SECTIONS: dict[str, tuple[str, Callable[[Task, Observation], str | None]]] = {

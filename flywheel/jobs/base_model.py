@@ -67,7 +67,9 @@ def offline_processor(merges: int) -> Any:
     completions = list(_example_completions(space))
     phrases = fixed_phrases([prompt], completions, HOLE)
     words = " ".join(ALL_WORDS)
-    sections = "[Task]\n[Last Action Result]\n[Domain]\n[Terminal Output]\n[Accessibility Tree]\nassistant\nuser\nsystem\n"
+    sections = (
+        "[Task]\n[Last Action Result]\n[Domain]\n[Terminal Output]\n[Accessibility Tree]\nassistant\nuser\nsystem\n"
+    )
     corpus = [f" {words} {words.lower()}", *(f"{word}" for word in ALL_WORDS), sections, prompt]
     # Repeated, so that whole words win over pieces that happen to be frequent in the tool's description.
     return build_processor(build_tokenizer(corpus[:-1] * 20 + corpus, phrases, merges))

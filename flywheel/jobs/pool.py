@@ -23,15 +23,31 @@ from flywheel.modeling.policy import load_policy
 from flywheel.rollout.agents.local import LocalAgent
 from flywheel.rollout.episode import EpisodeSpec
 from flywheel.rollout.groups import play
+from flywheel.store.store import TrajectoryStore
 from flywheel.types import PolicyRef, Size, Trajectory
 
-Sink = Callable[[Trajectory], None]
+PUBLISH_TOGETHER = 16
+"""Episodes a worker publishes with one flush of the partition's folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """Where workers publish what they play."""
+
+    partition: str
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
     specs: list[EpisodeSpec]
     policy: PolicyRef
+    publication: Publication | None
+
+
+def open_store(config: Config) -> TrajectoryStore:
+    """The store of the configured home."""
+    return TrajectoryStore(config.store_root, codec=config.store.codec, fsync=config.store.fsync)
 
 
 def make_env(config: Config) -> SimulatedEnv:
@@ -45,13 +61,20 @@ class RolloutPool:
     Args:
         config: desktop, concurrency and number of workers.
         policy: loaded once, before the fork.
-        sink: called in the worker for each trajectory as it ends (to publish it); what it keeps is its own business.
-        collect: send trajectories back to the caller.
+        finish: what a worker does to a trajectory before it is published (score it).
+        digest: what of a trajectory is sent back to the caller; pickling pixels costs 1 ms an episode.
     """
 
-    def __init__(self, config: Config, policy: PolicyRef, *, sink: Sink | None = None, collect: bool = True) -> None:
+    def __init__(
+        self,
+        config: Config,
+        policy: PolicyRef,
+        *,
+        finish: Callable[[Trajectory], Trajectory],
+        digest: Callable[[Trajectory], Any],
+    ) -> None:
         self.config, self.policy = config, policy
-        self._sink, self._collect = sink, collect
+        self._finish, self._digest = finish, digest
         # A forked child of a process with running OpenMP threads hangs in its first parallel region.
         torch.set_num_threads(1)
         self.model, self.chat = load_policy(config, policy)
@@ -77,30 +100,33 @@ class RolloutPool:
                 process.kill()
 
     def play(
-        self, specs: Sequence[EpisodeSpec], *, policy: PolicyRef | None = None, on_done: Callable[[], None] | None = None
-    ) -> list[Trajectory]:
-        """Play all episodes; trajectories in the order of `specs` (none where `collect` is off).
+        self,
+        specs: Sequence[EpisodeSpec],
+        *,
+        policy: PolicyRef | None = None,
+        publication: Publication | None = None,
+        on_done: Callable[[int], None] = lambda count: None,
+    ) -> list[Any]:
+        """Play all episodes, and publish them where `publication` says; digests in the order of `specs`.
 
         Raises `InfrastructureError` when a worker dies, and with the worker's own traceback when it has a bug.
         """
-        shares = [list(specs[index :: len(self._workers)]) for index in range(len(self._workers))]
-        for (_, connection), share in zip(self._workers, shares, strict=True):
-            connection.send(_Work(share, policy or self.policy))
-        found: dict[str, Trajectory] = {}
-        open_connections = [connection for _, connection in self._workers]
-        while open_connections:
-            for connection in wait(open_connections):
-                message = self._receive(connection)  # type: ignore[arg-type]
+        for index, (_, connection) in enumerate(self._workers):
+            share = list(specs[index :: len(self._workers)])
+            connection.send(_Work(share, policy or self.policy, publication))
+        found: dict[str, Any] = {}
+        waiting = {connection for _, connection in self._workers}
+        while waiting:
+            for connection in [c for c in wait(list(waiting)) if isinstance(c, Connection)]:
+                message = self._receive(connection)
                 if message is None:
-                    open_connections.remove(connection)  # type: ignore[arg-type]
-                    continue
-                if isinstance(message, Trajectory):
-                    found[message.id] = message
-                if on_done is not None:
-                    on_done()
-        return [found[spec.id] for spec in specs] if self._collect else []
+                    waiting.remove(connection)
+                else:
+                    found[message[0]] = message[1]
+                    on_done(len(found))
+        return [found[spec.id] for spec in specs]
 
-    def _receive(self, connection: Connection) -> Trajectory | str | None:
+    def _receive(self, connection: Connection) -> tuple[str, Any] | None:
         try:
             message = connection.recv()
         except (EOFError, ConnectionResetError) as error:
@@ -125,11 +151,12 @@ class RolloutPool:
 
     async def _play(self, work: _Work, worker: str, connection: Connection) -> None:
         agent = LocalAgent(self.model, self.chat, work.policy)
+        publisher = _Publisher(self.config, work.publication)
 
-        def finish(trajectory: Trajectory) -> None:
-            if self._sink is not None:
-                self._sink(trajectory)
-            connection.send(trajectory if self._collect else trajectory.id)
+        def take(trajectory: Trajectory) -> None:
+            finished = self._finish(trajectory)
+            publisher.add(finished)
+            connection.send((finished.id, self._digest(finished)))
 
         await play(
             [replace(spec, worker=worker) for spec in work.specs],
@@ -137,6 +164,27 @@ class RolloutPool:
             self.chat.space,
             lambda: make_env(self.config),
             concurrency=max(1, self.config.rollout.concurrency // self._count),
-            on_trajectory=finish,
+            on_trajectory=take,
         )
+        publisher.flush()
 
+
+class _Publisher:
+    """Publishes in small batches; nowhere when there is no publication."""
+
+    def __init__(self, config: Config, publication: Publication | None) -> None:
+        self._publication = publication
+        self._store = open_store(config) if publication else None
+        self._waiting: list[Trajectory] = []
+
+    def add(self, trajectory: Trajectory) -> None:
+        self._waiting.append(trajectory)
+        if len(self._waiting) == PUBLISH_TOGETHER:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._store is not None and self._publication is not None:
+            self._store.publish_many(
+                self._waiting, partition=self._publication.partition, attempt=self._publication.attempt
+            )
+        self._waiting = []

@@ -61,7 +61,7 @@ def prepare(model: Qwen3VLForConditionalGeneration) -> Qwen3VLForConditionalGene
 
 
 def encode_images(model: Qwen3VLForConditionalGeneration, pixels_PC: Tensor, grids_K3: Tensor) -> ImageFeatures:
-    """Patches of K images -> features of their merged tokens, in order."""
+    """Patches of K images, with one temporal slot or two -> features of their merged tokens, in order."""
     out = model.model.visual(pixels_PC, grid_thw=grids_K3, return_dict=True)
     return ImageFeatures(out.pooler_output, torch.stack(out.deepstack_features))
 
@@ -87,9 +87,11 @@ def hidden_states(
     **attention: Any,
 ) -> Tensor:
     """The language model's last hidden states, (B, T, D). `position_ids` has 3 rows, or 4 when packed."""
-    visual = {} if features is None else {
-        "visual_pos_masks": places_BT, "deepstack_visual_embeds": list(features.deepstack_LID)
-    }
+    visual = (
+        {}
+        if features is None
+        else {"visual_pos_masks": places_BT, "deepstack_visual_embeds": list(features.deepstack_LID)}
+    )
     out = model.model.language_model(
         inputs_embeds=embeds_BTD, position_ids=position_ids_RBT, use_cache=False, **visual, **attention
     )
@@ -107,8 +109,13 @@ def use_standard_attention(model: Qwen3VLForConditionalGeneration) -> None:
 
 
 def _linear_patches(self: nn.Module, hidden_states: Tensor) -> Tensor:
-    """The patch convolution has stride = kernel: a matrix product, which CPUs run about 4 times faster."""
+    """The patch convolution has stride = kernel: a matrix product, which CPUs run about 4 times faster.
+
+    Patches of still images come with one temporal slot (see `features`); both slots would hold the same pixels.
+    """
     weight = self.proj.weight
+    if hidden_states.shape[-1] * self.temporal_patch_size == weight[0].numel():
+        weight = weight.sum(2)
     return F.linear(hidden_states.to(weight.dtype), weight.flatten(1), self.proj.bias)
 
 

@@ -24,7 +24,7 @@ from flywheel.config import TinyModelConfig
 from flywheel.envs.simulated.desktop import Widget
 from flywheel.envs.simulated.scenes import random_scene
 from flywheel.envs.simulated.vocabulary import CAPTIONS, KINDS, STATES
-from flywheel.modeling.qwen import encode_images
+from flywheel.modeling.features import look
 from flywheel.seeds import derive_seed
 from flywheel.trainers.model import PolicyModel, freeze_vision
 from flywheel.trainers.optimisation import Optimisation, cosine
@@ -93,9 +93,7 @@ class Teacher:
             train += [token in self._numbers for token in tokens]
         mask = np.array(train)
         zeros = np.zeros(len(ids), np.float32)
-        return TrainingSample(
-            "", "", np.array(ids, np.int64), mask, zeros, mask.astype(np.float32), (image,), (grid,)
-        )
+        return TrainingSample("", "", np.array(ids, np.int64), mask, zeros, mask.astype(np.float32), (image,), (grid,))
 
     @property
     def _numbers(self) -> frozenset[int]:
@@ -142,8 +140,7 @@ def train_vision(model: Any, chat: Chat, screen: Size, sizes: TinyModelConfig, s
 def _vision_loss(
     model: Any, teacher: Teacher, probes: nn.ModuleDict, scenes: Sequence[tuple[np.ndarray, list[Widget]]]
 ) -> tuple[Tensor, float]:
-    pixels, grids = teacher.chat.pixels([Screenshot.from_array(image) for image, _ in scenes])
-    features = encode_images(model, torch.from_numpy(pixels), torch.from_numpy(grids))
+    features = look(model, teacher.chat, [Screenshot.from_array(image) for image, _ in scenes])
     normal_ID = F.rms_norm(features.embeds_ID, features.embeds_ID.shape[-1:])
     table = model.get_input_embeddings().weight
     targets = teacher.targets([widgets for _, widgets in scenes])
@@ -162,7 +159,7 @@ def train_grounding(model: Any, chat: Chat, screen: Size, sizes: TinyModelConfig
 
     The vision tower learns on: what the language model needs of it is not settled yet.
     """
-    teacher, policy = Teacher(chat, screen), PolicyModel(model, chat, keep_features=False, freeze=False)
+    teacher, policy = Teacher(chat, screen), PolicyModel(model, chat, frozen=False)
     optimisation = _optimisation(list(model.parameters()), sizes.grounding_steps)
     random = np.random.default_rng(derive_seed(seed, "grounding"))
     right: list[float] = []

@@ -13,19 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from flywheel.chat import Chat
+from flywheel.modeling.features import FeatureCache, look
 from flywheel.modeling.logits import log_policy
-from flywheel.modeling.qwen import (
-    ImageFeatures,
-    embed,
-    encode_images,
-    hidden_states,
-    use_packed_attention,
-)
+from flywheel.modeling.qwen import embed, hidden_states, use_packed_attention
 from flywheel.trainers.packing import PackedRow, document_lengths
-from flywheel.types import Screenshot
-
-FEATURE_CACHE_IMAGES = 20_000
-"""Features of a 160 x 128 screen take 15 KB, so the cache stays below 300 MB on the embedded profile."""
 
 
 class PolicyModel:
@@ -34,16 +25,15 @@ class PolicyModel:
     Args:
         model: a prepared `Qwen3VLForConditionalGeneration`; its language model is switched to packed attention.
         chat: words and pixels of the same processor.
-        keep_features: keep the features of screenshots that come again (they do in every epoch).
-        freeze: freeze the vision tower; only pre-training leaves it free.
+        frozen: freeze the vision tower, and look at each screenshot once; only pre-training leaves it free.
     """
 
-    def __init__(self, model: Any, chat: Chat, *, keep_features: bool = True, freeze: bool = True) -> None:
+    def __init__(self, model: Any, chat: Chat, *, frozen: bool = True) -> None:
         self.model, self.chat = model, chat
-        if freeze:
+        if frozen:
             freeze_vision(model)
         use_packed_attention(model)
-        self._features: dict[str, ImageFeatures] | None = {} if keep_features else None
+        self._kept = FeatureCache(model, chat) if frozen else None
 
     @property
     def trainable(self) -> list[nn.Parameter]:
@@ -66,39 +56,12 @@ class PolicyModel:
     def _logits(self, row: PackedRow) -> Tensor:
         device = self.model.device
         lengths = document_lengths(row.position_ids_4N)
-        features = self.features([image for sample in row.samples for image in sample.images])
+        images = [image for sample in row.samples for image in sample.images]
+        features = self._kept(images) if self._kept else look(self.model, self.chat, images)
         embeds, places = embed(self.model, torch.from_numpy(row.ids_N)[None].to(device), features)
         position_ids = torch.from_numpy(row.position_ids_4N)[:, None].to(device)
         hidden = hidden_states(self.model, embeds, places, features, position_ids, document_lengths=lengths)
         return self.model.lm_head(hidden[0, torch.from_numpy(row.predict_K).to(device)])
-
-    def features(self, images: list[Screenshot]) -> ImageFeatures | None:
-        """Features of screenshots in order, each distinct one encoded once; None for no images."""
-        if not images:
-            return None
-        if self._features is None:
-            return self._encode(images)
-        with torch.no_grad():
-            return self._kept_features(images, self._features)
-
-    def _kept_features(self, images: list[Screenshot], kept: dict[str, ImageFeatures]) -> ImageFeatures:
-        keys = [image.sha256 for image in images]
-        if len(kept) > FEATURE_CACHE_IMAGES:
-            kept.clear()
-        missing = {key: image for key, image in zip(keys, images, strict=True) if key not in kept}
-        for chunk in _chunks(list(missing.items()), 64):
-            features, at = self._encode([image for _, image in chunk]), 0
-            for key, image in chunk:
-                t, h, w = self.chat.grid(image.size)
-                n = t * h * w // self.chat.processor.image_processor.merge_size**2
-                kept[key] = features[slice(at, at + n)]
-                at += n
-        return ImageFeatures.cat([kept[key] for key in keys])
-
-    def _encode(self, images: list[Screenshot]) -> ImageFeatures:
-        pixels, grids = self.chat.pixels(images)
-        device, dtype = self.model.device, self.model.dtype
-        return encode_images(self.model, torch.from_numpy(pixels).to(device, dtype), torch.from_numpy(grids).to(device))
 
 
 def _chosen(logp_KV: Tensor, row: PackedRow) -> Tensor:
@@ -116,7 +79,3 @@ def fingerprint(parameters: Iterable[Tensor]) -> str:
     for parameter in parameters:
         digest.update(np.ascontiguousarray(parameter.detach().cpu().view(torch.uint8).numpy()))
     return digest.hexdigest()[:16]
-
-
-def _chunks(items: list[Any], size: int) -> Iterable[list[Any]]:
-    return (items[at : at + size] for at in range(0, len(items), size))

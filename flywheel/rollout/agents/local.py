@@ -21,9 +21,10 @@ from torch import Tensor
 
 from flywheel.chat import Chat, Prompt
 from flywheel.errors import AgentError
+from flywheel.modeling.features import FeatureCache
 from flywheel.modeling.logits import log_policy
 from flywheel.modeling.positions import rope_positions
-from flywheel.modeling.qwen import embed, encode_images, hidden_states, use_standard_attention
+from flywheel.modeling.qwen import embed, hidden_states, use_standard_attention
 from flywheel.rollout.agents.base import Completion
 from flywheel.types import Observation, PolicyRef, Sampling, Task
 
@@ -97,6 +98,7 @@ class LocalAgent:
     def __init__(self, model: Any, chat: Chat, policy: PolicyRef, *, max_wait: float = 0.02) -> None:
         self.model, self.chat, self.policy = model, chat, policy
         use_standard_attention(model)
+        self._look = FeatureCache(model, chat)
         self._max_wait = max_wait
         self._sessions: set[LocalSession] = set()
         self._waiting: list[_Request] = []
@@ -173,16 +175,14 @@ class LocalAgent:
     def _prefill(self, wave: list[_Request]) -> tuple[WaveCache, Tensor]:
         """Run the new prompt ids on top of each session's cache; hidden state of each last id, (B, D)."""
         chat, merge = self.chat, self.chat.processor.image_processor.merge_size
-        images = [request.prompt.image for request in wave if request.prompt.image]
-        features = None
-        if images:
-            pixels, grids = chat.pixels(images)
-            features = encode_images(self.model, self._tensor(pixels).to(self.model.dtype), self._tensor(grids))
+        features = self._look([request.prompt.image for request in wave if request.prompt.image])
         rows = []
         for request in wave:
             session, grids_of = request.session, [request.prompt.grid] if request.prompt.grid else []
             ids = chat.expand([*session.unseen, *request.prompt.ids], grids_of)
-            positions, after = rope_positions(ids, grids_of, image_id=chat.image_id, merge=merge, start=session.position)
+            positions, after = rope_positions(
+                ids, grids_of, image_id=chat.image_id, merge=merge, start=session.position
+            )
             rows.append((ids, positions, after))
         width = max(len(ids) for ids, _, _ in rows)
         ids_BT = np.full((len(wave), width), self.chat.end_id, np.int64)
@@ -225,7 +225,9 @@ class LocalAgent:
                     session.length += 1
                     session.position += 1
 
-    def _forward(self, cache: WaveCache, ids_BT: Tensor, features: Any, position_3BT: Tensor, starts_B: Tensor) -> Tensor:
+    def _forward(
+        self, cache: WaveCache, ids_BT: Tensor, features: Any, position_3BT: Tensor, starts_B: Tensor
+    ) -> Tensor:
         width = ids_BT.shape[1]
         cache.write_BT = starts_B[:, None] + torch.arange(width)
         used = int(cache.write_BT.max()) + 1

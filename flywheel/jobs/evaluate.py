@@ -1,0 +1,84 @@
+"""Evaluation: a policy on a split, judged by the tasks' own checkers, as a report and as trajectories in the store."""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flywheel.config import Config
+from flywheel.envs.simulated.tasks import load_tasks
+from flywheel.evaluation.report import to_json
+from flywheel.jobs.base import Progress
+from flywheel.jobs.outcomes import Outcome, examples, outcome_of, report_of, score
+from flywheel.jobs.pool import Publication, RolloutPool, open_store
+from flywheel.rollout.episode import EpisodeSpec
+from flywheel.rollout.groups import plan
+from flywheel.types import PolicyRef
+
+
+def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """`args`: policy, tasks, split, episodes, seed, partition, report. Publishes, seals, writes the report."""
+    started = time.perf_counter()
+    policy, partition = PolicyRef(**args["policy"]), args["partition"]
+    specs = _plan(config, args)
+    store = open_store(config)
+    attempt = store.begin(partition, config.experiment)
+    finish = partial(score, config=config, max_turns=config.eval.max_turns)
+    with RolloutPool(config, policy, finish=finish, digest=outcome_of) as pool:
+        clock = time.perf_counter()
+        outcomes, played = _play(config, pool, specs, Publication(partition, attempt), progress)
+        seconds = time.perf_counter() - clock
+    store.seal(partition, attempt, played, config.experiment)
+    report = report_of(outcomes, policy, args["split"], args["seed"], seconds)
+    progress.log(
+        f"{policy.version} on {args['split']}: {report.success_rate:.1%} "
+        f"[{report.ci_low:.1%}, {report.ci_high:.1%}] of {report.episodes}."
+    )
+    content = {**to_json(report), "partition": partition, **examples(outcomes)}
+    content["seconds"] = time.perf_counter() - started
+    target = Path(args["report"])
+    target.parent.mkdir(parents=True, exist_ok=True)
+    staged = target.with_suffix(".tmp")
+    staged.write_text(json.dumps(content, indent=2))
+    staged.replace(target)
+    return content
+
+
+def _plan(config: Config, args: dict[str, Any]) -> list[EpisodeSpec]:
+    """`episodes` episodes: the tasks in order, and again from the start when there are fewer tasks."""
+    tasks = load_tasks(Path(args["tasks"]))
+    chosen = [tasks[i % len(tasks)] for i in range(args["episodes"])]
+    return plan(
+        config,
+        chosen,
+        partition=args["partition"],
+        samples=1,
+        temperature=config.eval.temperature,
+        max_turns=config.eval.max_turns,
+        seed=args["seed"],
+    )
+
+
+def _play(
+    config: Config, pool: RolloutPool, specs: Sequence[EpisodeSpec], publication: Publication, progress: Progress
+) -> tuple[list[Outcome], int]:
+    """Play; episodes that the environment lost are run again `eval.retries` times. Outcomes, and episodes published."""
+    outcomes: dict[str, Outcome] = {}
+    pending, played = list(specs), 0
+    for again in range(config.eval.retries + 1):
+        tries = [replace(spec, id=f"{spec.id}-again{again}") if again else spec for spec in pending]
+        found = pool.play(
+            tries,
+            publication=publication,
+            on_done=lambda count: progress.advance(count, len(specs), "episodes"),
+        )
+        played += len(tries)
+        outcomes |= {spec.id: outcome for spec, outcome in zip(pending, found, strict=True)}
+        pending = [spec for spec in pending if not outcomes[spec.id].result.judged]
+        if not pending:
+            break
+        progress.log(f"The environment lost {len(pending)} episodes.")
+    return [outcomes[spec.id] for spec in specs], played

@@ -1,0 +1,168 @@
+"""Policy gradient: play groups, compute advantages, update, publish; again."""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flywheel.config import Config
+from flywheel.envs.simulated.tasks import load_tasks
+from flywheel.errors import DataError
+from flywheel.jobs.base import Progress
+from flywheel.jobs.outcomes import score
+from flywheel.jobs.pool import RolloutPool, open_store
+from flywheel.jobs.threads import use_threads
+from flywheel.rollout.groups import plan
+from flywheel.seeds import derive_seed
+from flywheel.store.store import TrajectoryStore
+from flywheel.trainers.checkpoints import save_policy
+from flywheel.trainers.model import PolicyModel, fingerprint
+from flywheel.trainers.rl import PolicyGradient, Rollout
+from flywheel.types import PolicyRef, Task, Trajectory
+
+
+def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """`args`: init, tasks, out, version, partition, iteration, seed. Publishes its rollouts with their advantages."""
+    started = time.perf_counter()
+    init, out = PolicyRef(**args["init"]), Path(args["out"])
+    states = out.with_name(f"{out.name}.trainer")
+    tasks = _practice(config, load_tasks(Path(args["tasks"])))
+    with RolloutPool(config, init, finish=partial(_scored, config), digest=_itself) as pool:
+        use_threads(config)
+        policy = PolicyModel(pool.model, pool.chat)
+        trainer = PolicyGradient(
+            policy, config.rl, pack_tokens=config.sft.pack_tokens, states=states, seed=args["seed"]
+        )
+        with _Shelf(config, args["partition"], states) as shelf:
+            curve = [_update(config, args, pool, trainer, tasks, shelf, progress) for _ in _left(config, trainer)]
+    ref = PolicyRef(args["version"], str(out), init.version, fingerprint(policy.model.parameters()))
+    save_policy(policy.model, policy.chat.processor, ref, out)
+    seconds = time.perf_counter() - started
+    return {
+        "policy": asdict(ref),
+        "updates": trainer.updates,
+        "episodes": shelf.episodes,
+        "success_first": curve[0]["success"] if curve else None,
+        "success_last": float(np.mean([point["success"] for point in curve[-5:]])) if curve else None,
+        "tokens_per_second": sum(point.get("tokens", 0.0) for point in curve) / seconds,
+        "partition": args["partition"],
+        "attempt": shelf.attempt,
+        "algorithm": config.rl.algorithm,
+        "seconds": seconds,
+    }
+
+
+def _left(config: Config, trainer: PolicyGradient) -> Iterator[int]:
+    while trainer.updates < config.rl.steps:
+        yield trainer.updates
+
+
+def _update(
+    config: Config,
+    args: dict[str, Any],
+    pool: RolloutPool,
+    trainer: PolicyGradient,
+    tasks: Sequence[Task],
+    shelf: "_Shelf",
+    progress: Progress,
+) -> dict[str, float]:
+    """One round: groups of episodes under the present weights, one update, and on to the store."""
+    number = trainer.updates
+    random = np.random.default_rng(derive_seed(args["seed"], "tasks", number))
+    chosen = [tasks[i] for i in random.permutation(len(tasks))[: config.rl.prompts]]
+    specs = plan(
+        config,
+        chosen,
+        partition=f"{args['partition']}-{number:04d}",
+        samples=config.rl.group,
+        temperature=config.rl.temperature,
+        max_turns=config.env.max_turns,
+        iteration=args["iteration"],
+        seed=args["seed"],
+    )
+    clock = time.perf_counter()
+    weights = PolicyRef(f"{args['version']}@{number}", args["out"], args["init"]["version"])
+    played: list[Trajectory] = pool.play(specs, policy=weights)
+    rollout_seconds = time.perf_counter() - clock
+    usable = [trajectory for trajectory in played if trajectory.shaped_reward is not None and trajectory.turns]
+    rollouts = [Rollout(pool.chat.sample(trajectory), trajectory.shaped_reward or 0.0) for trajectory in usable]
+    advantage_B = trainer.advantages(rollouts)
+    metrics = trainer.update(rollouts, advantage_B)
+    graded = dict(zip([trajectory.id for trajectory in usable], advantage_B.tolist(), strict=True))
+    shelf.add([replace(trajectory, advantage=graded.get(trajectory.id)) for trajectory in played])
+    metrics |= {
+        "success": float(np.mean([trajectory.success for trajectory in usable])),
+        "lost": float(len(played) - len(usable)),
+        "rollout_seconds": rollout_seconds,
+        "update_seconds": time.perf_counter() - clock - rollout_seconds,
+    }
+    progress.metrics(trainer.updates, metrics)
+    progress.advance(trainer.updates, config.rl.steps, "updates")
+    if config.rl.save_every and trainer.updates % config.rl.save_every == 0:
+        shelf.flush()
+        trainer.save()
+    return metrics
+
+
+def _practice(config: Config, tasks: Sequence[Task]) -> list[Task]:
+    """The tasks of the families that are practised."""
+    chosen = [task for task in tasks if not config.rl.families or task.family in config.rl.families]
+    if not chosen:
+        raise DataError(f"No training task is of the families {', '.join(config.rl.families)} (rl.families).")
+    return chosen
+
+
+def _scored(config: Config, trajectory: Trajectory) -> Trajectory:
+    return score(trajectory, config, config.env.max_turns)
+
+
+def _itself(trajectory: Trajectory) -> Trajectory:
+    return trajectory
+
+
+class _Shelf:
+    """Publishes batches behind the trainer's back, and seals the partition in the end.
+
+    The attempt is kept beside the trainer's states: a run that goes on from a state adds to what was published before.
+    """
+
+    def __init__(self, config: Config, partition: str, states: Path) -> None:
+        self._store: TrajectoryStore = open_store(config)
+        self._partition, self._experiment = partition, config.experiment
+        note = states / "attempt.json"
+        fresh = self._store.begin(partition, config.experiment)
+        self.attempt = int(json.loads(note.read_text())) if note.exists() else fresh
+        states.mkdir(parents=True, exist_ok=True)
+        note.write_text(json.dumps(self.attempt))
+        self.episodes = 0
+        self._thread = ThreadPoolExecutor(1, "shelf")
+        self._pending: list[Future[list[str]]] = []
+
+    def __enter__(self) -> "_Shelf":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.flush()
+            self.episodes = self._store.seal(self._partition, self.attempt, None, self._experiment).episodes
+        self._thread.shutdown()
+        self._store.release(self._partition, self._experiment)
+
+    def add(self, trajectories: list[Trajectory]) -> None:
+        self._pending.append(
+            self._thread.submit(
+                self._store.publish_many, trajectories, partition=self._partition, attempt=self.attempt
+            )
+        )
+
+    def flush(self) -> None:
+        """Wait until everything is published; raises what went wrong."""
+        for future in self._pending:
+            future.result()
+        self._pending = []
