@@ -1,6 +1,7 @@
 """Demonstrations: the oracle plays, and what it said becomes a training set. Light: no model is loaded."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,9 @@ from flywheel.chat import make_words
 from flywheel.config import Config
 from flywheel.datasets.sets import row_of, save_set
 from flywheel.envs.simulated.env import SimulatedEnv
+from flywheel.envs.simulated.tasks import load_tasks
 from flywheel.errors import DataError
+from flywheel.jobs.base import Progress
 from flywheel.rollout.agents.scripted import ScriptedAgent
 from flywheel.rollout.groups import plan, play
 from flywheel.types import Size, Task, Trajectory
@@ -41,3 +44,11 @@ def build_demonstrations(config: Config, tasks: Sequence[Task], folder: Path) ->
     turns = sum(len(trajectory.turns) for trajectory in played)
     families = Counter(trajectory.task.family for trajectory in played)
     return {"trajectories": len(played), "turns": turns, "by_family": dict(sorted(families.items()))}
+
+
+def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """`args`: tasks, out. The stage around `build_demonstrations`."""
+    started = time.perf_counter()
+    summary = build_demonstrations(config, load_tasks(args["tasks"]), Path(args["out"]))
+    progress.log(f"{summary['trajectories']} demonstrations, {summary['turns']} turns.")
+    return {**summary, "seconds": time.perf_counter() - started}
