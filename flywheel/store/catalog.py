@@ -1,0 +1,153 @@
+"""The catalog: a small DuckDB file of views over explicit lists of files, rebuilt when the lists change.
+
+It is derived and may be deleted at any time. Its storage version is 1.5, so that the `duckdb` command line reads it
+too. A connection is a fixed snapshot: what is published or sealed later appears in the next one.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import duckdb
+
+from flywheel.errors import StoreError, StoreFullError
+from flywheel.store.disk import disk_errors, make_dirs
+from flywheel.store.heads import read_head
+from flywheel.store.layout import Layout
+from flywheel.store.schema import DERIVED, EPISODES, LIVE_EPISODE, STEPS, Column, duckdb_type
+from flywheel.store.sources import live_files
+
+STORAGE_VERSION = "v1.5.0"
+
+
+@dataclass(slots=True)
+class Files:
+    """Every parquet file that is visible."""
+
+    episodes: list[Path] = field(default_factory=list)
+    steps: list[Path] = field(default_factory=list)
+    live: list[Path] = field(default_factory=list)
+
+
+def visible_files(layout: Layout) -> Files:
+    """Sealed segments, and the newest live attempt of partitions without a head."""
+    files = Files()
+    for experiment in layout.experiments():
+        for partition in layout.partitions(experiment):
+            head = read_head(layout, experiment, partition)
+            if head is not None:
+                files.episodes += [layout.root / segment.episodes_file for segment in head.segments]
+                files.steps += [layout.root / segment.steps_file for segment in head.segments]
+            elif attempts := layout.attempts(experiment, partition):
+                files.live += live_files(layout.attempt(experiment, partition, attempts[-1]))
+    return files
+
+
+def view_statements(files: Files) -> list[str]:
+    """The DDL of every view."""
+    live_episode = [f"{LIVE_EPISODE[column.name]} AS {column.name}" for column in EPISODES]
+    live_step = [column.name for column in STEPS]
+    episodes = [
+        *_select([column.name for column in EPISODES], files.episodes, "true"),
+        *_select(live_episode, files.live, f"{LIVE_EPISODE['n_steps']} IS NOT NULL"),
+    ]
+    steps = [*_select(live_step, files.steps, "true"), *_select(live_step, files.live, "step IS NOT NULL")]
+    base = [_view("episodes", EPISODES, episodes), _view("steps", STEPS, steps)]
+    return base + [f"CREATE VIEW {view.name} AS {view.sql}" for view in DERIVED]
+
+
+def _select(columns: list[str], files: list[Path], where: str) -> list[str]:
+    """Nothing without files: DuckDB does not accept an empty list of them."""
+    listed = ", ".join(quoted(file) for file in files)
+    return [f"SELECT {', '.join(columns)} FROM read_parquet([{listed}]) WHERE {where}"] if files else []
+
+
+def _view(name: str, columns: tuple[Column, ...], selects: list[str]) -> str:
+    if not selects:
+        nothing = ", ".join(f"CAST(NULL AS {duckdb_type(column)}) AS {column.name}" for column in columns)
+        return f"CREATE VIEW {name} AS SELECT {nothing} WHERE false"
+    shown = ", ".join(f"{column.sql} AS {column.name}" if column.sql else column.name for column in columns)
+    return f"CREATE VIEW {name} AS SELECT {shown} FROM ({' UNION ALL '.join(selects)})"
+
+
+def quoted(path: Path) -> str:
+    """A path as a string in SQL."""
+    return "'" + str(path).replace("'", "''") + "'"
+
+
+def refresh(layout: Layout) -> None:
+    """Rebuild the catalog if it does not say what is there."""
+    connect(layout).close()
+
+
+def connect(layout: Layout) -> duckdb.DuckDBPyConnection:
+    """A read-only connection to an up-to-date catalog, which it keeps even when the file is replaced."""
+    with disk_errors("open the catalog", layout.root):
+        connection = _open(layout, _fingerprint(view_statements(visible_files(layout))))
+        if connection is not None:
+            return connection
+        with _lock(layout):
+            statements = view_statements(visible_files(layout))
+            connection = _open(layout, _fingerprint(statements))
+            if connection is None:
+                _build(layout, statements)
+                connection = _open(layout, _fingerprint(statements))
+    if connection is None:
+        raise StoreError(f"{layout.catalog} was replaced while it was opened; run it again.")
+    return connection
+
+
+def _open(layout: Layout, fingerprint: str) -> duckdb.DuckDBPyConnection | None:
+    """By a name of its own: DuckDB hands out the old file again when one process opens the same name twice."""
+    name = layout.staging()
+    try:
+        os.link(layout.catalog, name)
+    except FileNotFoundError:
+        return None
+    try:
+        connection = duckdb.connect(str(name), read_only=True)
+        if connection.execute("SELECT fingerprint FROM internal.catalog").fetchall() == [(fingerprint,)]:
+            return connection
+        connection.close()
+    except duckdb.Error:
+        return None
+    finally:
+        name.unlink()
+    return None
+
+
+def _build(layout: Layout, statements: list[str]) -> None:
+    staged = layout.staging()
+    try:
+        with duckdb.connect() as connection:
+            connection.execute(f"ATTACH {quoted(staged)} AS staged (STORAGE_VERSION '{STORAGE_VERSION}')")
+            connection.execute("USE staged")
+            for statement in statements:
+                connection.execute(statement)
+            connection.execute("CREATE SCHEMA internal")
+            connection.execute("CREATE TABLE internal.catalog AS SELECT ? AS fingerprint", [_fingerprint(statements)])
+            connection.execute("USE memory")
+            connection.execute("DETACH staged")
+    except duckdb.IOException as error:
+        staged.unlink(missing_ok=True)
+        kind = StoreFullError if "No space left" in str(error) else StoreError
+        raise kind(f"Cannot rebuild {layout.catalog}: {str(error).splitlines()[0]}") from error
+    os.replace(staged, layout.catalog)
+
+
+def _fingerprint(statements: list[str]) -> str:
+    return hashlib.sha256(json.dumps(statements).encode()).hexdigest()
+
+
+@contextmanager
+def _lock(layout: Layout) -> Iterator[None]:
+    """One process rebuilds; the others wait for its result."""
+    make_dirs(layout.tmp, sync=False)
+    with (layout.root / "catalog.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

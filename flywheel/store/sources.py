@@ -1,0 +1,159 @@
+"""The episodes of one partition, sealed or live, in one shape.
+
+Both are in ascending order of episode id whatever order they were published in, so that what is built from them
+depends on nothing but their content.
+"""
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from flywheel.errors import CorruptTrajectoryError, StoreError
+from flywheel.store.blobs import PackFile, checked
+from flywheel.store.heads import Head, Segment, read_head
+from flywheel.store.layout import Layout, episode_name, file_name
+from flywheel.store.rows import decode, split_live
+from flywheel.types import Trajectory
+
+
+class Source(Protocol):
+    """Where a partition's episodes are read from."""
+
+    def ids(self, success: bool | None) -> list[str]:
+        """Ascending; only those with this success, unless it is None."""
+        ...
+
+    def read(self, ids: Collection[str] | None, success: bool | None) -> Iterator[Trajectory]:
+        """Ascending; only the named ones, unless `ids` is None."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSource:
+    """Episodes that are published and not sealed: a file each."""
+
+    folder: Path
+
+    def ids(self, success: bool | None) -> list[str]:
+        return [
+            episode_name(path)
+            for path in live_files(self.folder)
+            if success is None or _success(read_table(path, ["episode_success"])) == success
+        ]
+
+    def read(self, ids: Collection[str] | None, success: bool | None) -> Iterator[Trajectory]:
+        if ids is None:
+            files = live_files(self.folder)
+        else:
+            files = [path for name in sorted(set(ids)) if (path := self.folder / file_name(name)).exists()]
+        for path in files:
+            table = read_table(path)
+            if success is None or _success(table) == success:
+                episode, steps, pack = split_live(table)
+                yield from decode(episode, steps, partial(_slice, pack, path))
+
+
+def live_files(folder: Path) -> list[Path]:
+    """Files of the live episodes in an attempt, in ascending order of their ids."""
+    return sorted(folder.iterdir(), key=episode_name)
+
+
+def _success(table: pa.Table) -> bool:
+    succeeded: bool = table.column("episode_success")[0].as_py()
+    return succeeded
+
+
+def _slice(pack: bytes, path: Path, step: Mapping[str, Any]) -> bytes:
+    start = step["image_offset"]
+    return checked(pack[start : start + step["image_length"]], step["image_hash"], path)
+
+
+@dataclass(frozen=True, slots=True)
+class SealedSource:
+    """Episodes in segments. A row group of steps holds whole episodes only, about 256 rows of them."""
+
+    root: Path
+    head: Head
+
+    def ids(self, success: bool | None) -> list[str]:
+        names: list[str] = []
+        for segment in self.head.segments:
+            table = read_table(self.root / segment.episodes_file, ["episode_id", "success"])
+            names += table.filter(pa.array(_mask(table, None, success))).column("episode_id").to_pylist()
+        return names
+
+    def read(self, ids: Collection[str] | None, success: bool | None) -> Iterator[Trajectory]:
+        with PackFile(self.root) as blob:
+            for segment in self.head.segments:
+                for episodes, steps in self._batches(segment, ids, success):
+                    yield from decode(episodes, steps, blob)
+
+    def _batches(
+        self, segment: Segment, ids: Collection[str] | None, success: bool | None
+    ) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """Episodes, and their steps in the same order; one row group at a time."""
+        path = self.root / segment.episodes_file
+        if ids is not None and set(ids).isdisjoint(read_table(path, ["episode_id"])["episode_id"].to_pylist()):
+            return
+        episodes = read_table(path)
+        wanted = _mask(episodes, ids, success)
+        lengths = episodes.column("n_steps").to_numpy()
+        starts = np.cumsum(lengths) - lengths
+        path = self.root / segment.steps_file
+        with damage(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+            counts = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
+            ends = np.cumsum(counts)
+            group_of = np.minimum(np.searchsorted(ends, starts, side="right"), len(ends) - 1)
+            for group in np.unique(group_of[wanted]):
+                chosen = np.flatnonzero(wanted & (group_of == group))
+                steps = file.read_row_group(int(group), use_threads=False)
+                first = ends[group] - counts[group]
+                rows = np.concatenate([np.arange(starts[i], starts[i] + lengths[i]) for i in chosen]) - first
+                yield episodes.take(chosen), steps if len(rows) == steps.num_rows else steps.take(rows)
+
+
+def open_source(layout: Layout, experiment: str, partition: str) -> Source | None:
+    """The sealed episodes, or else those of the newest live attempt; None when there are none."""
+    head = read_head(layout, experiment, partition)
+    if head is not None:
+        return SealedSource(layout.root, head)
+    attempts = layout.attempts(experiment, partition)
+    return LiveSource(layout.attempt(experiment, partition, attempts[-1])) if attempts else None
+
+
+def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
+    """A whole parquet file, page checksums verified. Raises `CorruptTrajectoryError`."""
+    with damage(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        return file.read(columns, use_threads=False)
+
+
+@contextmanager
+def damage(path: Path) -> Iterator[None]:
+    """What pyarrow raises on a damaged or missing file, as one sentence: its own errors carry no errno."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise CorruptTrajectoryError(f"{path} is missing; roll its partition out again.") from error
+    except (OSError, pa.ArrowException) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise StoreError(f"{path} cannot be read: {os.strerror(error.errno).lower()}.") from error
+        raise CorruptTrajectoryError(f"{path} is damaged; roll its partition out again.") from error
+
+
+def _mask(episodes: pa.Table, ids: Collection[str] | None, success: bool | None) -> np.ndarray:
+    """bool, one for each row."""
+    mask = np.ones(episodes.num_rows, bool)
+    if success is not None:
+        mask &= episodes.column("success").to_numpy() == success
+    if ids is not None:
+        names = set(ids)
+        mask &= np.fromiter((name in names for name in episodes.column("episode_id").to_pylist()), bool, len(mask))
+    return mask
