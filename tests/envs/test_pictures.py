@@ -1,17 +1,19 @@
 """What the desktop looks like: cells, captions, incremental drawing, random scenes."""
 
+import random
+
 import numpy as np
 import pytest
 
 from flywheel.envs.simulated.desktop import SimulatedDesktop
 from flywheel.envs.simulated.oracle import next_step, plan
 from flywheel.envs.simulated.render import Renderer
-from flywheel.envs.simulated.scene import scene_from_json
+from flywheel.envs.simulated.scene import Part, Scene, Window, scene_from_json, scene_to_json
 from flywheel.envs.simulated.scenes import random_scene
 from flywheel.envs.simulated.sprites import DESKTOP, cell_sprite
 from flywheel.envs.simulated.tasks import generate_tasks
 from flywheel.envs.simulated.vocabulary import CAPTIONS, KINDS, STATES
-from flywheel.types import Size
+from flywheel.types import Click, Key, Size, Type
 
 
 def test_the_lower_half_of_a_cell_depends_on_the_word_alone() -> None:
@@ -88,6 +90,28 @@ def test_random_scenes(screen: Size) -> None:
             assert (rest[top : top + height, left : left + width] != DESKTOP).any()
             rest[top : top + height, left : left + width] = DESKTOP
         assert (rest == DESKTOP).all()
+
+
+@pytest.mark.parametrize("layout", ["roomy", "free"])
+def test_anything_that_a_task_file_may_hold_can_be_drawn(layout: str) -> None:
+    rng = random.Random(0)
+    for _ in range(150):
+        screen = Size(rng.randint(96, 800), rng.randint(96, 800))
+        parts = []
+        for i in range(rng.randrange(8)):
+            width, height = (32, 32) if layout == "roomy" else (rng.randint(1, 90), rng.randint(1, 90))
+            box = (rng.randint(0, screen.width - width), rng.randint(0, screen.height - height), width, height)
+            kind = rng.choice(("button", "check", "field", "menu", "icon", "bin"))
+            parts.append(Part(kind, f"{i}" + "é日本\n☂" * rng.randrange(4), box))
+        window = Window("日本", (0, 0, rng.randint(1, 96), rng.randint(1, 96)))
+        desktop = SimulatedDesktop()
+        desktop.load(scene_from_json(scene_to_json(Scene(screen, layout, tuple(parts), (window,)))))
+        for widget in desktop.widgets():
+            desktop.step(Click(*widget.center))
+            desktop.step(Type("日本\u0007é" * 3))
+            shown = desktop.step(Key(("ctrl", "a"))).observation.screenshot
+            assert shown is not None
+            assert shown.size == screen
 
 
 def test_random_scenes_repeat() -> None:

@@ -130,8 +130,18 @@ def _top(**changes: Any) -> Callable[[dict[str, Any]], None]:
         (_widget(parent=99), "has parent 99, which does not exist"),
         (_widget(parent="menu"), "has parent 'menu'; write the number"),
         (_widget(kind="item"), "has parent none; it needs menu or icon"),
-        (_widget(kind="field", text=3), "has text = 3; write a str"),
-        (_widget(checked="yes"), "has checked = 'yes'; write a bool"),
+        (_widget(kind="field", text=3), "has text = 3; only a field has that, and it is a str"),
+        (_widget(checked="yes"), "checked = 'yes'; only a check has that, and it is a bool"),
+        (_widget(kind="button", text="red"), "has text = 'red'; only a field"),
+        (_widget(box=[0, 0, 40, 32]), "a cell is 32 x 32"),
+        (_parameters(screen=[10_000_000, 128]), "from 96 to 7680"),
+        (_parameters(windows={}), "'windows' is not a list"),
+        (
+            _parameters(
+                widgets=[{"kind": kind, "caption": "Name", "box": [0, 0, 32, 32]} for kind in ("field", "check")]
+            ),
+            "Two fields or check boxes are called 'Name'",
+        ),
         (_widget(kind="list"), "a list needs at least one box"),
     ],
 )

@@ -63,13 +63,15 @@ class Renderer:
             return self._screenshot
         self._draw(wanted, self._first_change(wanted))
         self._drawn = wanted
+        self._screenshot = None  # freed before the next is made: at 1280 x 720 fresh pages cost more than drawing
         self._screenshot = Screenshot.from_array(self._pixels)
         return self._screenshot
 
     def _first_change(self, wanted: list[Widget]) -> int:
         """Number of widgets that can stay as they are drawn."""
         if [widget.box for widget in wanted] == [widget.box for widget in self._drawn]:
-            return next(i for i, (new, old) in enumerate(zip(wanted, self._drawn, strict=True)) if new != old)
+            pairs = enumerate(zip(wanted, self._drawn, strict=True))
+            return next((i for i, (new, old) in pairs if new != old), len(wanted))
         self._pixels[:] = self._background
         return 0
 

@@ -4,7 +4,7 @@ Geometry is stored, never recomputed: a task file replays on any version of the 
 (left, top, width, height) in screen pixels.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from flywheel.types import Size
 CELL = 32
 """Side of a cell of the roomy layout, pixels; one merged token of a patch-16, merge-2 vision tower."""
 MIN_SIDE = 96
+MAX_SIDE = 7680
 
 Box = tuple[int, int, int, int]
 
@@ -108,17 +109,24 @@ def scene_from_json(data: Mapping[str, Any]) -> Scene:
         raise TaskError("The simulated desktop's 'widgets' is not a list.")
     parts = tuple(_read_part(widget, f"Widget {i}", screen) for i, widget in enumerate(data["widgets"]))
     _check_parents(parts)
-    windows = []
-    for i, window in enumerate(data.get("windows", ())):
+    _check_captions(parts)
+    if data["layout"] == "roomy":
+        _check_cells(parts)
+    return Scene(screen, data["layout"], parts, tuple(_read_windows(data.get("windows", ()), screen)))
+
+
+def _read_windows(data: Any, screen: Size) -> Iterator[Window]:
+    if not isinstance(data, list | tuple):
+        raise TaskError("The simulated desktop's 'windows' is not a list.")
+    for i, window in enumerate(data):
         if not isinstance(window, Mapping) or not isinstance(window.get("title"), str):
             raise TaskError(f"Window {i} of the simulated desktop needs a title and a box.")
-        windows.append(Window(window["title"], _read_box(window.get("box"), f"Window {i}", screen)))
-    return Scene(screen, data["layout"], parts, tuple(windows))
+        yield Window(window["title"], _read_box(window.get("box"), f"Window {i}", screen))
 
 
 def _read_screen(value: Any) -> Size:
-    if not _integers(value, 2) or min(value) < MIN_SIDE:
-        raise TaskError(f"The simulated screen is {value!r}; write [width, height], both at least {MIN_SIDE}.")
+    if not _integers(value, 2) or not all(MIN_SIDE <= side <= MAX_SIDE for side in value):
+        raise TaskError(f"The simulated screen is {value!r}; write [width, height] from {MIN_SIDE} to {MAX_SIDE}.")
     return Size(*value)
 
 
@@ -129,9 +137,11 @@ def _read_part(data: Any, where: str, screen: Size) -> Part:
     if kind not in KINDS:
         raise TaskError(f"{where} has kind {kind!r}; choose from {', '.join(KINDS)}.")
     where = f"{where} ({kind} {data['caption']})"
-    for key, expected in (("checked", bool), ("submits", bool), ("text", str)):
-        if not isinstance(data.get(key, expected()), expected):
-            raise TaskError(f"{where} has {key} = {data[key]!r}; write a {expected.__name__}.")
+    for key, expected, owner in (("checked", bool, "check"), ("submits", bool, "button"), ("text", str, "field")):
+        if key in data and (kind != owner or not isinstance(data[key], expected)):
+            raise TaskError(
+                f"{where} has {key} = {data[key]!r}; only a {owner} has that, and it is a {expected.__name__}."
+            )
     parent = data.get("parent")
     if parent is not None and (not isinstance(parent, int) or isinstance(parent, bool)):
         raise TaskError(f"{where} has parent {parent!r}; write the number of a widget.")
@@ -171,6 +181,23 @@ def _check_parents(parts: tuple[Part, ...]) -> None:
             wanted = " or ".join(name or "none" for name in allowed)
             found = kind or "none"
             raise TaskError(f"Widget {i} ({part.kind} {part.caption}) has parent {found}; it needs {wanted}.")
+
+
+def _check_captions(parts: tuple[Part, ...]) -> None:
+    """Checkers know fields and check boxes by their captions."""
+    captions = [part.caption for part in parts if part.kind in ("field", "check")]
+    for caption in captions:
+        if captions.count(caption) > 1:
+            raise TaskError(f"Two fields or check boxes are called '{caption}'; give each a caption of its own.")
+
+
+def _check_cells(parts: tuple[Part, ...]) -> None:
+    for i, part in enumerate(parts):
+        for box in (part.box, *part.slots):
+            if box is not None and box[2:] != (CELL, CELL):
+                raise TaskError(
+                    f"Widget {i} ({part.kind} {part.caption}) has box {list(box)}; a cell is {CELL} x {CELL}."
+                )
 
 
 def _integers(value: Any, length: int) -> bool:

@@ -37,9 +37,13 @@ COLOURS: dict[str, Colour] = {
 
 
 @lru_cache(maxsize=1)
-def built_in_font() -> ImageFont.ImageFont:
-    """PIL's bitmap font, the same pixels on every machine."""
+def _font() -> ImageFont.ImageFont:
     return ImageFont.load_default_imagefont()
+
+
+def write(draw: ImageDraw.ImageDraw, left: int, top: int, text: str, fill: Colour = INK) -> None:
+    """Text in PIL's bitmap font, the same pixels on every machine; letters that it lacks become question marks."""
+    draw.text((left, top), text.encode("latin-1", "replace").decode("latin-1"), fill=fill, font=_font())
 
 
 @lru_cache(maxsize=8192)
@@ -50,7 +54,7 @@ def cell_sprite(kind: str, caption: str, state: str, text: str) -> np.ndarray:
     _GLYPHS[kind](draw, COLOURS[kind], state, text)
     if "focused" in state or "selected" in state:
         draw.rectangle((0, 0, CELL - 1, 15), outline=FOCUS)
-    draw.text((1, 18), caption, fill=INK, font=built_in_font())
+    write(draw, 1, 18, caption)
     return _frozen(image)
 
 
@@ -69,7 +73,7 @@ def _field(draw: ImageDraw.ImageDraw, colour: Colour, state: str, text: str) -> 
     selected = "selected" in state
     if selected:
         draw.rectangle((1, 2, 30, 13), fill=INK)
-    draw.text((1, 2), text[-5:], fill=WHITE if selected else INK, font=built_in_font())
+    write(draw, 1, 2, text[-5:], WHITE if selected else INK)
     if "focused" in state and not text:
         draw.line((3, 4, 3, 11), fill=INK)
 
