@@ -5,9 +5,9 @@ An iteration improves on the best so far if, with d the per-task differences of 
     mean(d) - SE(d) > 0   or   mean(d) >= min_gain,     SE = std(d) / sqrt(tasks)
 
 and the loop stops after `patience` iterations in a row without improvement, never before `minimum`, never after
-`maximum`. Patience is what makes it safe: at a true gain of 3 points an iteration (66 tasks, 4 repeats) patience 2
-stops too early in 72% of simulated runs, patience 3 in 12.6%. Choosing the best biases its score upwards; run it again
-on held-out tasks before quoting it.
+`maximum`. Patience is what makes it safe: with 66 tasks of success uniform in [0, .6], 4 repeats, and a true gain of 3
+points an iteration, patience 2 stops before the twelfth iteration in 73% of 1,000 simulated runs, patience 3 in 15%.
+Choosing the best biases its score upwards; run it again on held-out tasks before quoting it.
 """
 
 import math

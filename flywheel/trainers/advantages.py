@@ -216,7 +216,7 @@ def step_returns(reward_B: Tensor, trajectory_B: Tensor, gamma: float) -> Tensor
 def first_rows(group_B: Tensor, trajectory_B: Tensor) -> Tensor:
     """bool (B,), True on the first row of each trajectory of each group; `counted_B` for one vote a trajectory."""
     pair_B = torch.unique(torch.stack([group_B, trajectory_B]), dim=1, return_inverse=True)[1]
-    row_B = torch.arange(len(pair_B))
+    row_B = torch.arange(len(pair_B), device=pair_B.device)
     first_G = torch.full_like(row_B, len(pair_B)).scatter_reduce(0, pair_B, row_B, "amin")
     return row_B == first_G[pair_B]
 

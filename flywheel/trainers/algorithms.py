@@ -182,7 +182,7 @@ def policy_loss(
         L = agg(w * l(logp, old, A)) + kl agg(KL(policy || ref)) - entropy agg(H)
 
     With the same `denominators` the losses, and the gradients, of micro-batches add up to those of the whole, as long
-    as no row is cut. What lies outside the mask is never read.
+    as no row is cut. What lies outside the mask is never read. Computed in float32 at least.
 
     Args:
         logp_BT: logprobs (nats) under the trained policy; carries gradient.
@@ -210,24 +210,28 @@ def policy_loss(
     shapes = {tuple(x.shape) for x in (logp_BT, old_logp_BT, advantage_BT, mask_BT)}
     if len(shapes) != 1:
         raise ValueError(f"Logprobs, advantages and mask must have one shape, not {sorted(shapes)}.")
-    # Padding may hold anything: cleared before exp, because nan * 0 is nan in the backward pass too.
-    logp_BT, old_logp_BT = (torch.where(mask_BT, x, 0.0) for x in (logp_BT, old_logp_BT.detach()))
-    terms = algorithm.loss(logp_BT, old_logp_BT, torch.where(mask_BT, advantage_BT, 0.0), mask_BT, low, high)
+    logp_BT, old_logp_BT, clean_BT = (_clean(x, mask_BT) for x in (logp_BT, old_logp_BT.detach(), advantage_BT))
+    terms = algorithm.loss(logp_BT, old_logp_BT, clean_BT, mask_BT, low, high)
     policy_BT = terms.loss_BT if weight_BT is None else terms.loss_BT * weight_BT
 
     def reduce(value_BT: Tensor) -> Tensor:
         return aggregate(value_BT, mask_BT, algorithm.aggregation, denominators, row_tokens_B=row_tokens_B)
 
     loss = reduce(policy_BT)
-    means = _metrics(terms, logp_BT, old_logp_BT, advantage_BT)
+    means = _metrics(terms, logp_BT, old_logp_BT, clean_BT)
     if kl and ref_logp_BT is not None:
-        kl_BT = kl_estimate(logp_BT, torch.where(mask_BT, ref_logp_BT, 0.0).detach(), kl_estimator)
+        kl_BT = kl_estimate(logp_BT, _clean(ref_logp_BT.detach(), mask_BT), kl_estimator)
         loss = loss + kl * reduce(kl_BT)
         means["ref_kl"] = kl_BT
     if entropy_BT is not None:
         means["entropy"] = entropy_BT
         loss = loss - entropy * reduce(entropy_BT) if entropy else loss
     return loss, _to_floats(loss, means, mask_BT)
+
+
+def _clean(value_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """At least float32 (bfloat16 cannot count to 300); 0 outside the mask, as nan * 0 is nan in backward passes too."""
+    return torch.where(mask_BT, value_BT, 0.0).to(torch.promote_types(value_BT.dtype, torch.float32))
 
 
 def _bounds(chosen: Algorithm, low: float | None, high: float | None) -> tuple[float | None, float | None]:
