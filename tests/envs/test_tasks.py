@@ -140,6 +140,23 @@ def test_splits_cannot_overlap_whatever_their_seeds(layout: str) -> None:
     assert overlap([renamed], train) == {"renamed"}
 
 
+@pytest.mark.parametrize("layout", ["roomy", "free"])
+def test_where_things_stand_tells_nothing_about_the_goal(layout: str) -> None:
+    """Of all menus at rest, in reading order, the wanted one is anywhere; the same for buttons and icons."""
+    desktop = SimulatedDesktop()
+    for family, kind in (("menu", "menu"), ("click", "button"), ("double_click", "icon")):
+        ranks, chance = [], []
+        for task in generate_tasks(
+            split="train", count=150, seed=0, screen=SCREEN, layout=layout, families=(family,), levels=(2,)
+        ):
+            first = plan(desktop, task)[0].thinking.split()[1]
+            desktop.reset(task)
+            captions = [widget.caption for widget in desktop.widgets() if widget.kind == kind]
+            ranks.append(captions.index(first) == 0)
+            chance.append(1 / len(captions))
+        assert sum(ranks) / 150 == pytest.approx(sum(chance) / 150, abs=0.12)
+
+
 def test_ids_are_unique_and_families_take_turns() -> None:
     tasks = generate_tasks(split="train", count=30, seed=0, screen=SCREEN, families=("drag", "form"), levels=(1, 3))
     assert len({task.id for task in tasks}) == 30

@@ -40,11 +40,12 @@ def place(parts: list[Part], needed: int, screen: Size, rng: random.Random) -> S
     for i, part in enumerate(parts):
         if part.parent is not None:
             continue
-        rest = room.put(part)
+        rest = room.put(i, part)
         if rest is not None:
             placed[i] = rest
         elif i < needed:
             return None
+    placed |= room.menus(placed)
     for group in opened_together(parts):
         opener = parts[group[0]].parent
         if opener in placed:
@@ -60,22 +61,36 @@ class _Room:
     def __init__(self, size: Size, rng: random.Random) -> None:
         self.rng = rng
         self.windows = _windows(size, rng)
-        self._menus = [window.box[0] + 2 for window in self.windows]
+        self._bars: list[list[int]] = [[] for _ in self.windows]
+        self._bar_ends = [window.box[0] + 2 for window in self.windows]
         self._taken: list[Box] = []
 
-    def put(self, part: Part) -> Part | None:
+    def put(self, index: int, part: Part) -> Part | None:
+        """The part with a box in some window; None when no window has room."""
         for number in self.rng.sample(range(len(self.windows)), len(self.windows)):
-            rest = self._put_menu(part, number) if part.kind == "menu" else self._put_widget(part, number)
+            rest = self._put_menu(index, part, number) if part.kind == "menu" else self._put_widget(part, number)
             if rest is not None:
                 return rest
         return None
 
-    def _put_menu(self, part: Part, number: int) -> Part | None:
+    def menus(self, placed: dict[int, Part]) -> dict[int, Part]:
+        """The menus of each bar in a new order: they came in an order that starts with the goal's."""
+        moved = {}
+        for window, bar in zip(self.windows, self._bars, strict=True):
+            left = window.box[0] + 2
+            for index in self.rng.sample(bar, len(bar)):
+                wide = natural_size(placed[index])[0]
+                moved[index] = replace(placed[index], box=(left, window.box[1] + TITLE_BAR, wide, MENU_BAR))
+                left += wide
+        return moved
+
+    def _put_menu(self, index: int, part: Part, number: int) -> Part | None:
         left, top, width, _ = self.windows[number].box
-        start, wide = self._menus[number], natural_size(part)[0]
+        start, wide = self._bar_ends[number], natural_size(part)[0]
         if start + wide > left + width - 2:
             return None
-        self._menus[number] = start + wide
+        self._bars[number].append(index)
+        self._bar_ends[number] = start + wide
         return replace(part, box=(start, top + TITLE_BAR, wide, MENU_BAR))
 
     def _put_widget(self, part: Part, number: int) -> Part | None:
