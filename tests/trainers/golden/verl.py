@@ -27,7 +27,7 @@ MODE = r"(?P<mode>token-mean|token-sum|seq-mean-token-mean|seq-mean-token-sum|se
 
 def row_counts(mask: Tensor) -> Tensor:
     """The reference divides a row by its count + 1e-8."""
-    return mask.sum(-1) + 1e-8
+    return mask.sum(-1).double() + 1e-8
 
 
 # --- advantages ----------------------------------------------------------------------------------------

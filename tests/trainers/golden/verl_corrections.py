@@ -94,9 +94,9 @@ def check_rejected_shares(g: Golden, kept_by: dict[str, Tensor], keep: Tensor) -
     """What was rejected; the reference's other figures describe its statistic, which the masks pin down."""
     mask, rows = g.mask, g.mask.any(-1)
 
-    def shares(kept: Tensor) -> tuple[float, float]:
+    def shares(kept: Tensor) -> tuple[float, int]:
         dropped = mask & ~kept
-        return float(dropped.sum() / mask.sum()), float(dropped.any(-1).sum())
+        return int(dropped.sum()) / int(mask.sum()), int(dropped.any(-1).sum())
 
     for rule, kept in kept_by.items():
         tokens, touched = shares(kept)
