@@ -28,6 +28,7 @@ from flywheel.types import PolicyRef, Size, Trajectory
 
 PUBLISH_TOGETHER = 16
 """Episodes a worker publishes with one flush of the partition's folder."""
+DEAD_WORKER = "A rollout worker was killed; look for the out-of-memory killer in the system's log and run it again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +87,23 @@ class RolloutPool:
         context = mp.get_context("fork")
         for index in range(self._count):
             ours, theirs = context.Pipe()
-            process = context.Process(target=self._serve, args=(index, theirs), daemon=True)
+            held = [ours, *(connection for _, connection in self._workers)]
+            process = context.Process(target=self._serve, args=(index, theirs, held), daemon=True)
             process.start()
             theirs.close()
             self._workers.append((process, ours))
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for process, connection in self._workers:
             connection.close()
+            if kind is not None:
+                process.kill()
+        for process, _connection in self._workers:
             process.join(5)
             if process.is_alive():
                 process.kill()
+                process.join()
 
     def play(
         self,
@@ -113,7 +119,10 @@ class RolloutPool:
         """
         for index, (_, connection) in enumerate(self._workers):
             share = list(specs[index :: len(self._workers)])
-            connection.send(_Work(share, policy or self.policy, publication))
+            try:
+                connection.send(_Work(share, policy or self.policy, publication))
+            except BrokenPipeError as error:
+                raise InfrastructureError(DEAD_WORKER) from error
         found: dict[str, Any] = {}
         waiting = {connection for _, connection in self._workers}
         while waiting:
@@ -130,21 +139,24 @@ class RolloutPool:
         try:
             message = connection.recv()
         except (EOFError, ConnectionResetError) as error:
-            raise InfrastructureError("A rollout worker died; look for the out-of-memory killer in the log.") from error
+            raise InfrastructureError(DEAD_WORKER) from error
         if isinstance(message, Exception):
             raise message
         return message  # type: ignore[no-any-return]
 
     # --- in the worker --------------------------------------------------------------------------------------
 
-    def _serve(self, index: int, connection: Connection) -> None:
+    def _serve(self, index: int, connection: Connection, held: list[Connection]) -> None:
+        # The fork copied the parent's ends too; while a worker held one, no worker would ever see the parent hang up.
+        for copy in held:
+            copy.close()
         try:
             while True:
                 work: _Work = connection.recv()
                 asyncio.run(self._play(work, f"worker-{index}", connection))
                 connection.send(None)
-        except EOFError:
-            return
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            return  # the parent is gone
         except Exception as error:  # the parent raises it: a bug stops the run, with its traceback
             error.add_note(traceback.format_exc())
             connection.send(error)

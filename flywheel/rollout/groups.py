@@ -1,8 +1,7 @@
 """Many episodes at once: tasks times samples, named and seeded so that each can be repeated alone."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator, Sequence
 
 from flywheel.actions.base import ActionSpace
 from flywheel.config import Config
@@ -48,7 +47,7 @@ def plan(
 
 
 async def play(
-    specs: Iterable[EpisodeSpec],
+    specs: Sequence[EpisodeSpec],
     agent: Agent,
     space: ActionSpace,
     make_env: Callable[[], Env],
@@ -56,16 +55,27 @@ async def play(
     concurrency: int,
     on_trajectory: Callable[[Trajectory], None],
 ) -> None:
-    """Play all episodes on at most `concurrency` desktops; every desktop is closed on every path."""
+    """Play all episodes on at most `concurrency` desktops; every desktop is closed on every path.
+
+    A desktop that failed an episode is replaced. The first exception ends all episodes and is raised as it is.
+    """
     queue: Iterator[EpisodeSpec] = iter(specs)
 
     async def worker() -> None:
-        async with AsyncExitStack() as stack:
-            env = make_env()
-            stack.push_async_callback(env.close)
+        env = make_env()
+        try:
             for spec in queue:
-                on_trajectory(await run_episode(env, agent, space, spec))
+                trajectory = await run_episode(env, agent, space, spec)
+                on_trajectory(trajectory)
+                if trajectory.failure == "infrastructure":
+                    await env.close()
+                    env = make_env()
+        finally:
+            await env.close()
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(concurrency):
-            group.create_task(worker())
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(concurrency, len(specs))):
+                group.create_task(worker())
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
