@@ -6,8 +6,9 @@ as they were sampled. Two streams of the same ids exist: the compact one, with o
 and sent to engines; `expand` makes the one for the model, with a placeholder for each merged image token.
 """
 
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from flywheel.actions.base import ActionSpace
 from flywheel.actions.registry import action_space
 from flywheel.config import Config
-from flywheel.errors import ConfigError, DataError
+from flywheel.errors import ConfigError, DataError, PolicyError
 from flywheel.types import Observation, Screenshot, Size, Task, TrainingSample, Trajectory
 
 IMAGE = "<|image_pad|>"
@@ -25,6 +26,8 @@ PICTURE = "<image>"
 Grid = tuple[int, int, int]
 
 _HOLE = "\x00"
+_MARKUP = re.compile(r"<(?=\|\w+\|>|image>)")
+"""The bracket that opens `<|im_end|>`, `<image>` and their like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,11 @@ class Words:
         self._accessibility_chars = accessibility_chars
 
     def observation(self, task: Task, seen: Observation) -> str:
-        """The text of a user turn; the picture stands before it."""
+        """The text of a user turn; the picture stands before it.
+
+        What a screen or a terminal shows may spell the marks of the chat template; their first bracket becomes `‹`, so
+        that they stay words and neither end the turn nor claim an image.
+        """
         parts = []
         for name in self._sections:
             title, read = _SECTIONS[name]
@@ -62,7 +69,7 @@ class Words:
             if value is not None:
                 value = value[: self._accessibility_chars] if name == "accessibility_tree" else value
                 parts.append(f"{title}\n{value}")
-        return "\n".join(parts)
+        return _MARKUP.sub("‹", "\n".join(parts))
 
     def messages(self, trajectory: Trajectory) -> list[dict[str, str]]:
         """The conversation as role and content, `<image>` where a screenshot stands: what people share."""
@@ -136,18 +143,18 @@ class Chat:
         """System prompt, tools and the first observation."""
         return self._prompt(self._frame[0], task, observation)
 
-    def next(self, task: Task, observation: Observation) -> Prompt:
-        """What follows an answer: the end of its line, a new observation, the next header."""
-        return self._prompt(self._frame[1], task, observation)
+    def next(self, task: Task, observation: Observation, *, cut: bool = False) -> Prompt:
+        """What follows an answer: the end of its line, a new observation, the next header.
+
+        `cut` says that the answer was stopped before its end marker, which then comes first.
+        """
+        prompt = self._prompt(self._frame[1], task, observation)
+        return replace(prompt, ids=(self.end_id, *prompt.ids)) if cut else prompt
 
     def decode(self, completion_ids: Sequence[int]) -> str:
         """Text of a completion, without its end marker."""
         ids = completion_ids[:-1] if completion_ids and completion_ids[-1] == self.end_id else completion_ids
         return str(self.processor.tokenizer.decode(list(ids), skip_special_tokens=False))
-
-    def encode_answer(self, text: str) -> tuple[int, ...]:
-        """Ids of an answer that nobody sampled (a demonstration), with its end marker."""
-        return (*self.tokenise(text), self.end_id)
 
     def expand(self, ids: Sequence[int], grids: Sequence[Grid]) -> np.ndarray:
         """Compact ids -> model ids, int64: each image placeholder repeated once for each merged token."""
@@ -171,10 +178,7 @@ class Chat:
     # --- whole trajectories ----------------------------------------------------------------------------
 
     def sample(self, trajectory: Trajectory) -> TrainingSample:
-        """One document out of a recorded trajectory; ids and logprobs exactly as recorded.
-
-        Turns whose answer could not be read stay as context and are not trained on (weight 0).
-        """
+        """One document out of a recorded trajectory; ids and logprobs exactly as recorded, every completion trained."""
         ids: list[int] = []
         train: list[np.ndarray] = []
         logprobs: list[np.ndarray] = []
@@ -204,7 +208,7 @@ class Chat:
 
     def conversation(self, messages: Sequence[dict[str, str]], sizes: Sequence[Size]) -> tuple[np.ndarray, list[Grid]]:
         """Shared messages -> model ids of the whole conversation, and a grid for each picture of the given size."""
-        parts = [{"role": m["role"], "content": _content(m["content"])} for m in messages]
+        parts = [{"role": m["role"], "content": _content(m)} for m in messages]
         grids = [self.grid(size) for size in sizes]
         return self.expand(self._tokenise(self.render(parts)), grids), grids
 
@@ -226,6 +230,11 @@ class Chat:
         opening = self.render([system, user], generation=True)
         answered = {"role": "assistant", "content": [{"type": "text", "text": _HOLE}]}
         longer = self.render([system, user, answered, user], generation=True)
+        if not longer.startswith(opening):
+            raise PolicyError(
+                "The chat template rewrites earlier turns, as those of thinking models do, so a conversation cannot "
+                "grow turn by turn; take an Instruct model."
+            )
         # After the second hole comes the answer's own end marker, which the completion already holds.
         following = longer[len(opening) :].split(_HOLE, 1)[1].removeprefix("<|im_end|>")
         first, last = opening.split(_HOLE), following.split(_HOLE)
@@ -252,9 +261,10 @@ _SECTIONS: dict[str, tuple[str, Callable[[Task, Observation], str | None]]] = {
 }
 
 
-def _content(text: str) -> list[dict[str, str]]:
-    """`<image>words` -> an image part and a text part."""
-    pieces = text.split(PICTURE)
+def _content(message: dict[str, str]) -> list[dict[str, str]]:
+    """`<image>words` -> an image part and a text part; an answer holds no images, whatever it says."""
+    answered = message["role"] == "assistant"
+    pieces = [message["content"]] if answered else message["content"].split(PICTURE)
     content = [{"type": "text", "text": pieces[0]}] if pieces[0] else []
     for piece in pieces[1:]:
         content += [{"type": "image"}, {"type": "text", "text": piece}]

@@ -1,11 +1,12 @@
 """One episode: an agent and an environment take turns until it ends, then the task's own checker speaks once.
 
-This is the only place where a bad rollout becomes data: failures of the environment, the set-up, the agent or the checker are
-caught here and recorded with their cause. Anything else is a bug and stops the run.
+This is the only place where a bad rollout becomes data: failures of the environment, the set-up, the agent or the
+checker are caught here and recorded with their cause. Anything else is a bug and stops the run.
 """
 
 import time
 from dataclasses import dataclass, field
+from typing import cast
 
 from flywheel.actions.base import ActionSpace, Parsed
 from flywheel.envs.base import Env
@@ -64,7 +65,7 @@ async def run_episode(env: Env, agent: Agent, space: ActionSpace, spec: EpisodeS
         await _play(env, session, space, spec, observation, course)
         course.reward = await env.evaluate()
     except (EnvError, AgentError) as error:
-        course.failure, course.error, course.stop = error.kind, str(error), "error"
+        course.failure, course.error, course.stop = cast(FailureKind, error.kind), str(error), "error"
     finally:
         if session is not None:
             await session.close()
@@ -83,8 +84,8 @@ async def _play(
         result = await _execute(env, parsed, observation)
         course.turns.append(_turn(observation, completion, parsed, result, time.perf_counter() - before))
         unparsed = unparsed + 1 if parsed.action is None else 0
-        if isinstance(parsed.action, Done | Answer):
-            course.stop = "done" if isinstance(parsed.action, Done) else "answer"
+        if result.done or isinstance(parsed.action, Done | Answer):
+            course.stop = "answer" if isinstance(parsed.action, Answer) else "done"
             return
         if unparsed == UNPARSED_LIMIT:
             course.stop = "unparsed"
@@ -100,9 +101,7 @@ async def _execute(env: Env, parsed: Parsed, seen: Observation) -> StepResult:
     return StepResult(told, executed=False, error=parsed.error)
 
 
-def _turn(
-    seen: Observation, completion: Completion, parsed: Parsed, result: StepResult, env_seconds: float
-) -> Turn:
+def _turn(seen: Observation, completion: Completion, parsed: Parsed, result: StepResult, env_seconds: float) -> Turn:
     return Turn(
         observation=seen,
         text=completion.text,
@@ -144,4 +143,3 @@ def _record(
         started_at=started,
         wall_seconds=wall,
     )
-

@@ -73,13 +73,17 @@ class LocalSession:
         self.length = 0
         self.position = 0
         self.unseen: list[int] = []
-        self._turns = 0
+        self._last: Completion | None = None
 
     async def act(self, observation: Observation) -> Completion:
         """Answer the newest observation."""
-        write = self.engine.chat.next if self._turns else self.engine.chat.first
-        self._turns += 1
-        return await self.engine.complete(self, write(self.task, observation))
+        chat, last = self.engine.chat, self._last
+        if last is None:
+            prompt = chat.first(self.task, observation)
+        else:
+            prompt = chat.next(self.task, observation, cut=last.finish_reason == "length")
+        self._last = await self.engine.complete(self, prompt)
+        return self._last
 
     async def close(self) -> None:
         self.keys = self.values = None
@@ -125,29 +129,44 @@ class LocalAgent:
         """Join the next wave. Raises `AgentError` when the engine has failed."""
         request = _Request(session, prompt, asyncio.get_running_loop().create_future())
         self._waiting.append(request)
-        self._wake.set()
         if self._driver is None:
+            self._wake = asyncio.Event()
             self._driver = asyncio.create_task(self._drive())
+        self._wake.set()
         return await request.future
 
     async def _drive(self) -> None:
         """Wave after wave while anybody waits; gone when nobody does, and started again on demand."""
-        loop = asyncio.get_running_loop()
-        while self._waiting:
-            await self._gather()
-            wave, self._waiting = self._waiting, []
-            try:
-                completions = await loop.run_in_executor(self._thread, self._run_wave, wave)
-            except RuntimeError as error:  # out of memory and the like: torch's own class
-                for request in wave:
-                    request.future.set_exception(AgentError(f"The local engine failed: {error}"))
-                continue
+        try:
+            while self._waiting:
+                await self._gather()
+                await self._answer()
+                # The sessions that just got an answer act on it before the next wave is put together.
+                await asyncio.sleep(0)
+        finally:
+            self._driver = None
+
+    async def _answer(self) -> None:
+        """Run one wave of those who still wait; a failure reaches every one of them."""
+        wave = [request for request in self._waiting if not request.future.done()]
+        self._waiting = []
+        if not wave:
+            return
+        failure: Exception
+        try:
+            completions = await asyncio.get_running_loop().run_in_executor(self._thread, self._run_wave, wave)
+        except RuntimeError as error:  # out of memory and the like: torch's own class
+            failure = AgentError(f"The local engine failed: {error}")
+        except Exception as error:  # a bug: whoever waits raises it, which stops the run
+            failure = error
+        else:
             for request, completion in zip(wave, completions, strict=True):
-                if not request.future.cancelled():
+                if not request.future.done():
                     request.future.set_result(completion)
-            # The sessions that just got an answer act on it before the next wave is put together.
-            await asyncio.sleep(0)
-        self._driver = None
+            return
+        for request in wave:
+            if not request.future.done():
+                request.future.set_exception(failure)
 
     async def _gather(self) -> None:
         deadline = time.monotonic() + self._max_wait
@@ -240,7 +259,10 @@ class LocalAgent:
         )
 
     def _sample(self, requests: list[_Request], hidden_BD: Tensor, step: int) -> list[tuple[int, float]]:
-        """One id and its logprob for each row, by inverse transform of the session's own uniforms."""
+        """One id and its logprob for each row, by inverse transform of the session's own uniforms.
+
+        The logprob is that of the full distribution, also where `top_p` cuts: it is what a trainer can compute.
+        """
         sampling = requests[0].session.sampling
         logp_BV = log_policy(self.model.lm_head(hidden_BD), sampling.temperature, self.chat.forbidden_ids)
         if sampling.temperature == 0:
@@ -303,5 +325,6 @@ def _nucleus(logp_BV: Tensor, top_p: float) -> Tensor:
 def _inverse_transform(probabilities_BV: Tensor, uniforms_B: Tensor) -> Tensor:
     """The first id whose cumulated (unnormalised) probability exceeds u times the total."""
     cumulated = probabilities_BV.cumsum(-1)
-    target = uniforms_B[:, None] * cumulated[:, -1:]
-    return (cumulated <= target).sum(-1).clamp(max=probabilities_BV.shape[-1] - 1)
+    # 1 - 2**-25 is 1 in float32, which would choose the last id whatever its probability.
+    target = uniforms_B[:, None].clamp(max=1 - 2**-24) * cumulated[:, -1:]
+    return (cumulated <= target).sum(-1)
