@@ -37,7 +37,12 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
         use_threads(config)
         policy = PolicyModel(pool.model, pool.chat)
         trainer = PolicyGradient(
-            policy, config.rl, pack_tokens=config.sft.pack_tokens, states=states, seed=args["seed"]
+            policy,
+            config.rl,
+            pack_tokens=config.sft.pack_tokens,
+            states=states,
+            horizon=config.rollout.max_tokens * config.env.max_turns,
+            seed=args["seed"],
         )
         with _Shelf(config, args["partition"], states) as shelf:
             curve = [_update(config, args, pool, trainer, tasks, shelf, progress) for _ in _left(config, trainer)]
@@ -156,9 +161,7 @@ class _Shelf:
 
     def add(self, trajectories: list[Trajectory]) -> None:
         self._pending.append(
-            self._thread.submit(
-                self._store.publish_many, trajectories, partition=self._partition, attempt=self.attempt
-            )
+            self._thread.submit(self._store.publish_many, trajectories, partition=self._partition, attempt=self.attempt)
         )
 
     def flush(self) -> None:

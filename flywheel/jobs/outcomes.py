@@ -45,9 +45,7 @@ def outcome_of(trajectory: Trajectory) -> Outcome:
     )
 
 
-def report_of(
-    outcomes: Sequence[Outcome], policy: PolicyRef, split: Split, seed: int, seconds: float
-) -> EvalReport:
+def report_of(outcomes: Sequence[Outcome], policy: PolicyRef, split: Split, seed: int, seconds: float) -> EvalReport:
     """Success with its interval, and how fast it was played."""
     return summarise(
         policy,

@@ -39,4 +39,9 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
     policy = PolicyRef(args["version"], str(out), init.version, fingerprint(model.parameters()))
     save_policy(model, chat.processor, policy, out)
     progress.log(f"{policy.version}: loss {result.loss:.4f} after {result.steps} steps.")
-    return {"policy": asdict(policy), **asdict(result), "trajectories": len(samples), "seconds": time.perf_counter() - started}
+    return {
+        "policy": asdict(policy),
+        **asdict(result),
+        "trajectories": len(samples),
+        "seconds": time.perf_counter() - started,
+    }

@@ -21,7 +21,7 @@ POSITIONS_PER_SIDE = 16
 def build_model(tokenizer: Any, sizes: TinyModelConfig, seed: int) -> Qwen3VLForConditionalGeneration:
     """Random weights, float32, deterministic in `seed`; about 0.7 M parameters at the default sizes."""
     torch.manual_seed(seed)
-    model = Qwen3VLForConditionalGeneration(_config(tokenizer, sizes))
+    model: Any = Qwen3VLForConditionalGeneration(_config(tokenizer, sizes))
     with torch.no_grad():
         for layer in model.model.language_model.layers:
             _copying_attention(layer.self_attn)
@@ -68,6 +68,7 @@ def _config(tokenizer: Any, sizes: TinyModelConfig) -> Qwen3VLConfig:
         "num_position_embeddings": POSITIONS_PER_SIDE**2,
         "deepstack_visual_indexes": [0],
     }
+    ends = {"eos_token_id": to_id("<|im_end|>"), "pad_token_id": to_id("<|endoftext|>")}
     return Qwen3VLConfig(
         text_config=text,
         vision_config=vision,
@@ -76,12 +77,11 @@ def _config(tokenizer: Any, sizes: TinyModelConfig) -> Qwen3VLConfig:
         vision_start_token_id=to_id("<|vision_start|>"),
         vision_end_token_id=to_id("<|vision_end|>"),
         tie_word_embeddings=True,
-        eos_token_id=to_id("<|im_end|>"),
-        pad_token_id=to_id("<|endoftext|>"),
+        **ends,
     )
 
 
-def _copying_attention(attention: nn.Module) -> None:
+def _copying_attention(attention: Any) -> None:
     """Like attends to like, and what is found is copied."""
     attention.k_proj.weight.copy_(attention.q_proj.weight)
     nn.init.orthogonal_(attention.v_proj.weight)

@@ -1,7 +1,7 @@
 """Screenshots -> image features, each distinct screenshot looked at once.
 
-A still image fills both temporal slots of Qwen's patches with the same pixels, so patches are kept with one slot and meet the
-sum of the two halves of the patch weights. Rescaling and normalising an 8-bit channel is a table of 256 numbers.
+A still image fills both temporal slots of Qwen's patches with the same pixels, so patches are kept with one slot and
+meet the sum of the two halves of the patch weights. Rescaling and normalising an 8-bit channel is a table of 256 numbers.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,10 @@ from PIL import Image
 
 from flywheel.chat import Chat
 from flywheel.modeling.qwen import ImageFeatures, encode_images
-from flywheel.types import Screenshot
+from flywheel.types import Screenshot, Size
 
+_Key = tuple[str, Size]
+"""Hash of the bytes, and the size: two raw screens of one colour may differ in nothing else."""
 CHUNK = 64
 """Images encoded at once: 64 screens of 160 x 128 are 16 MB of patches."""
 
@@ -59,36 +61,38 @@ def _resized(image: Screenshot, chat: Chat) -> np.ndarray:
 class FeatureCache:
     """Features of screenshots that come again: in every epoch, and in every sample of a group.
 
-    Only for a frozen vision tower. The oldest half goes when `most` images are held; those of a 160 x 128 screen take
-    15 KB each.
+    Only for a frozen vision tower. The oldest half goes when more than `most_bytes` are held. Those of a 160 x 128
+    screen take 15 KB in the tiny model; those of a full screen in a 4 B model about 19 MB.
     """
 
-    def __init__(self, model: Any, chat: Chat, most: int = 20_000) -> None:
-        self._model, self._chat, self._most = model, chat, most
-        self._kept: dict[str, ImageFeatures] = {}
+    def __init__(self, model: Any, chat: Chat, most_bytes: int = 320 << 20) -> None:
+        self._model, self._chat, self._most_bytes = model, chat, most_bytes
+        self._kept: dict[_Key, ImageFeatures] = {}
+        self._bytes = 0
 
     @torch.no_grad()
     def __call__(self, images: Sequence[Screenshot]) -> ImageFeatures | None:
         """Features of all images, in order; None for no images."""
         if not images:
             return None
-        keys = [image.sha256 for image in images]
+        keys = [(image.sha256, image.size) for image in images]
         new = {key: image for key, image in zip(keys, images, strict=True) if key not in self._kept}
         pending = list(new.items())
         for at in range(0, len(pending), CHUNK):
             self._encode(pending[at : at + CHUNK])
         found = ImageFeatures.cat([self._kept[key] for key in keys])
-        if len(self._kept) > self._most:
-            for key in list(self._kept)[: self._most // 2]:
-                del self._kept[key]
+        if self._bytes > self._most_bytes:
+            for key in list(self._kept)[: (len(self._kept) + 1) // 2]:
+                self._bytes -= self._kept.pop(key).nbytes
         return found
 
-    def _encode(self, images: list[tuple[str, Screenshot]]) -> None:
+    def _encode(self, images: list[tuple[_Key, Screenshot]]) -> None:
         features = look(self._model, self._chat, [image for _, image in images])
         merge, at = self._chat.processor.image_processor.merge_size, 0
         for key, image in images:
             t, h, w = self._chat.grid(image.size)
             self._kept[key] = features[slice(at, at + t * h * w // merge**2)]
+            self._bytes += self._kept[key].nbytes
             at += t * h * w // merge**2
 
 

@@ -4,12 +4,12 @@
 `load_processor` therefore assembles the parts itself and proves that pixels come out.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import AutoTokenizer, Qwen3VLProcessor
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers import AutoTokenizer, Qwen2VLImageProcessorPil, Qwen3VLProcessor
 
 from flywheel.errors import PolicyError
 
@@ -56,11 +56,11 @@ def load_processor(source: str) -> ImageTextProcessor:
 
 
 def _template_file(source: str) -> str | None:
-    for name in ("chat_template.jinja", "chat_template.json"):
-        file = Path(source) / name
-        if file.is_file():
-            return file.read_text()
-    return None
+    """Older checkpoints keep the template beside the tokenizer, as text or inside JSON."""
+    plain, wrapped = Path(source) / "chat_template.jinja", Path(source) / "chat_template.json"
+    if plain.is_file():
+        return plain.read_text()
+    return str(json.loads(wrapped.read_text())["chat_template"]) if wrapped.is_file() else None
 
 
 def _check_pixels(processor: ImageTextProcessor, source: str) -> None:

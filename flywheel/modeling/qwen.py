@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import AutoConfig, Qwen3VLForConditionalGeneration
-from transformers.masking_utils import AttentionMaskInterface
-from transformers.modeling_utils import AttentionInterface
+from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, Qwen3VLForConditionalGeneration
 
 from flywheel.errors import PackingError, PolicyError
 
@@ -33,6 +32,10 @@ class ImageFeatures:
     def __getitem__(self, where: Any) -> "ImageFeatures":
         return ImageFeatures(self.embeds_ID[where], self.deepstack_LID[:, where])
 
+    @property
+    def nbytes(self) -> int:
+        return self.embeds_ID.nbytes + self.deepstack_LID.nbytes
+
     @classmethod
     def cat(cls, parts: "list[ImageFeatures]") -> "ImageFeatures":
         return cls(torch.cat([p.embeds_ID for p in parts]), torch.cat([p.deepstack_LID for p in parts], 1))
@@ -47,11 +50,11 @@ def load_model(source: str, *, dtype: str = "float32", device: str = "cpu") -> Q
                 f"'{source}' is a {config.model_type} checkpoint; flywheel trains qwen3_vl, for example "
                 "Qwen/Qwen3-VL-4B-Instruct."
             )
-        model = Qwen3VLForConditionalGeneration.from_pretrained(source, dtype=getattr(torch, dtype))
-    except (OSError, ValueError, RuntimeError) as error:
+        model: Any = Qwen3VLForConditionalGeneration.from_pretrained(source, dtype=getattr(torch, dtype))
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         where = Path(source).name if Path(source).exists() else source
         raise PolicyError(f"The model '{where}' cannot be loaded: {str(error).splitlines()[0]}") from error
-    return prepare(model).to(device)
+    return prepare(model.to(device))
 
 
 def prepare(model: Qwen3VLForConditionalGeneration) -> Qwen3VLForConditionalGeneration:
@@ -108,7 +111,7 @@ def use_standard_attention(model: Qwen3VLForConditionalGeneration) -> None:
     model.model.language_model.config._attn_implementation = "sdpa"
 
 
-def _linear_patches(self: nn.Module, hidden_states: Tensor) -> Tensor:
+def _linear_patches(self: Any, hidden_states: Tensor) -> Tensor:
     """The patch convolution has stride = kernel: a matrix product, which CPUs run about 4 times faster.
 
     Patches of still images come with one temporal slot (see `features`); both slots would hold the same pixels.

@@ -8,6 +8,7 @@ is therefore word for word the one that a full-size model sees, at a twentieth o
 import json
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import Qwen2Tokenizer
@@ -49,9 +50,10 @@ def build_tokenizer(corpus: Iterable[str], phrases: Sequence[str], merges: int) 
     )
     learner.train_from_iterator(corpus, trainer)
     model = json.loads(learner.to_str())["model"]
+    merged: Any = [tuple(pair) for pair in model["merges"]]
     tokenizer = Qwen2Tokenizer(
         vocab=model["vocab"],
-        merges=[tuple(pair) for pair in model["merges"]],
+        merges=merged,
         unk_token="<|endoftext|>",
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",

@@ -2,9 +2,11 @@
 
 Two stages on random scenes of the simulated desktop:
 
-1. *Vision*: each merged image token is pulled, by cross-entropy against the tied text embeddings, towards the caption in
-   its cell, the number of the cell and the coordinates of its centre; linear probes for kind and state keep those apart.
-2. *Grounding*: for a widget named by kind and caption, say its cell and its coordinates, in the very words of an action.
+1. *Vision*: each merged image token is pulled, by cross-entropy against the tied text embeddings, towards the caption
+   in its cell, the number of the cell and the coordinates of its centre; linear probes for kind and state keep those
+   apart.
+2. *Grounding*: for a widget named by kind and caption, say its cell and its coordinates, in the very words of an
+   action.
 
 Shapes: B scenes, C cells of a screen (= merged image tokens), I = B * C, D hidden size.
 """
@@ -182,7 +184,7 @@ def _lesson(teacher: Teacher, random: np.random.Generator, full: float) -> Train
     few = random.random() < FEW_WIDGETS
     image, widgets = random_scene(random, teacher.screen, (1, 4) if few else (5, teacher.cells))
     random.shuffle(widgets)
-    return teacher.lesson(image, widgets, random.random(len(widgets)) < full)
+    return teacher.lesson(image, widgets, (random.random(len(widgets)) < full).tolist())
 
 
 def _optimisation(parameters: list[nn.Parameter], steps: int) -> Optimisation:

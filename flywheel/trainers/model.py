@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -77,5 +76,5 @@ def fingerprint(parameters: Iterable[Tensor]) -> str:
     """16 hex digits that change with any bit of the weights."""
     digest = hashlib.sha256()
     for parameter in parameters:
-        digest.update(np.ascontiguousarray(parameter.detach().cpu().view(torch.uint8).numpy()))
+        digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]

@@ -70,7 +70,7 @@ class Optimisation:
 
     def step(self) -> dict[str, float]:
         """Clip and update. Raises `TrainingError` after `SKIPS_IN_A_ROW` gradients in a row that are not finite."""
-        lr = self.scheduler.get_last_lr()[0]
+        lr = float(self.scheduler.get_last_lr()[0])
         norm = float(self._accelerator.clip_grad_norm_(self._parameters, self._grad_clip))
         if math.isfinite(norm):
             self._skipped = 0
@@ -78,7 +78,9 @@ class Optimisation:
         else:
             self._skipped += 1
             if self._skipped == SKIPS_IN_A_ROW:
-                raise TrainingError(f"{self._skipped} gradients in a row were not finite; lower the learning rate ({lr}).")
+                raise TrainingError(
+                    f"{self._skipped} gradients in a row were not finite; lower the learning rate ({lr})."
+                )
         self.optimizer.zero_grad()
         self.scheduler.step()
         return {"grad_norm": norm, "lr": lr, "skipped": float(self._skipped > 0)}

@@ -70,7 +70,11 @@ def document_lengths(position_ids_4N: np.ndarray | None) -> list[int]:
         raise PackingError(f"A packed row needs position ids of shape (4, tokens), not {shape}; pack it with `pack`.")
     starts = np.flatnonzero(position_ids_4N[0] == 0)
     lengths = np.diff([*starts.tolist(), position_ids_4N.shape[1]])
-    if not len(starts) or starts[0] != 0 or (np.concatenate([np.arange(n) for n in lengths]) != position_ids_4N[0]).any():
+    if (
+        not len(starts)
+        or starts[0] != 0
+        or (np.concatenate([np.arange(n) for n in lengths]) != position_ids_4N[0]).any()
+    ):
         raise PackingError("Row 0 of the position ids must count 0, 1, 2, ... and restart at each document.")
     return [int(n) for n in lengths]
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from flywheel.config import RlConfig
 from flywheel.errors import TrainingError
 from flywheel.seeds import derive_seed
-from flywheel.trainers.advantages import count_groups, group_ids
+from flywheel.trainers.advantages import count_groups, group_ids, overlong_penalty
 from flywheel.trainers.aggregation import Denominators
 from flywheel.trainers.algorithms import algorithm, policy_loss
 from flywheel.trainers.checkpoints import TrainerStates
@@ -44,13 +44,16 @@ class PolicyGradient:
         config: algorithm, learning rate, clips and terms.
         pack_tokens: tokens of a packed row.
         states: folder of resumable states.
+        horizon: most tokens that a trajectory can sample; the constant of Dr.GRPO and the limit of DAPO's penalty.
         seed: shuffles minibatches.
     """
 
-    def __init__(self, policy: PolicyModel, config: RlConfig, *, pack_tokens: int, states: Path, seed: int) -> None:
+    def __init__(
+        self, policy: PolicyModel, config: RlConfig, *, pack_tokens: int, states: Path, horizon: int, seed: int
+    ) -> None:
         self.policy, self.config = policy, config
         self.algorithm = algorithm(config.algorithm)
-        self._pack_tokens, self._seed = pack_tokens, seed
+        self._pack_tokens, self._horizon, self._seed = pack_tokens, horizon, seed
         self._reference = PolicyModel(copy.deepcopy(policy.model), policy.chat) if config.kl else None
         self._optimisation = Optimisation(
             policy.trainable,
@@ -70,6 +73,9 @@ class PolicyGradient:
     def advantages(self, rollouts: Sequence[Rollout]) -> np.ndarray:
         """One advantage for each rollout, (B,), float64; exactly 0 in groups without spread."""
         reward_B = torch.tensor([rollout.reward for rollout in rollouts], dtype=torch.float64)
+        if "overlong_penalty" in self.algorithm.needs:
+            lengths_B = torch.tensor([int(rollout.sample.train_mask.sum()) for rollout in rollouts])
+            reward_B = reward_B + overlong_penalty(lengths_B, self._horizon, self._horizon // 4)
         group_B = group_ids([rollout.sample.group_id for rollout in rollouts])
         tokens_B = torch.tensor([int(rollout.sample.train_mask.sum()) for rollout in rollouts])
         return self.algorithm.advantage(reward_B, group_B, tokens_B).numpy()
@@ -98,7 +104,7 @@ class PolicyGradient:
         Rows of advantage 0 have no gradient: they count in the denominators, and are run only for KL or entropy.
         """
         lengths = [int(rollout.sample.train_mask.sum()) for rollout in rollouts]
-        denominators = Denominators(tokens=sum(lengths), rows=len(rollouts), horizon=max(lengths))
+        denominators = Denominators(tokens=sum(lengths), rows=len(rollouts), horizon=self._horizon)
         every = bool(self.config.kl or self.config.entropy)
         advantages = {
             id(rollout.sample): (rollout.sample, float(advantage))
@@ -110,19 +116,23 @@ class PolicyGradient:
             metrics = self._row(part, np.array([advantages[id(sample)][1] for sample in part]), denominators)
             for name, value in metrics.items():
                 totals[name] = totals.get(name, 0.0) + value
-        return [{**totals, **self._optimisation.step()}] if totals else []
+        if not totals:
+            return []
+        trained = totals.pop("trained")
+        means = {name: v if name in ("loss", "tokens") else v / trained for name, v in totals.items()}
+        return [{**means, **self._optimisation.step()}]
 
     def _row(
         self, samples: Sequence[TrainingSample], advantage_B: np.ndarray, denominators: Denominators
     ) -> dict[str, float]:
-        """Forward and backward of one packed row; its share of the step's figures."""
+        """Forward and backward of one packed row; its figures, the means among them times its `trained` tokens."""
         chat = self.policy.chat
         row = pack(samples, image_id=chat.image_id, merge=chat.processor.image_processor.merge_size)
         loss, metrics = self._row_loss(row, advantage_B, denominators)
         self._optimisation.backward(loss)
-        share = metrics.pop("tokens") / denominators.tokens
-        own = {"loss": metrics.pop("loss"), "tokens": float(row.tokens)}
-        return {**own, **{name: share * value for name, value in metrics.items()}}
+        trained = metrics.pop("tokens")
+        own = {"loss": metrics.pop("loss"), "tokens": float(row.tokens), "trained": trained}
+        return {**own, **{name: trained * value for name, value in metrics.items()}}
 
     def _row_loss(
         self, row: PackedRow, advantage_B: np.ndarray, denominators: Denominators
@@ -170,4 +180,3 @@ class _Grid:
     def spread(self, value_K: Tensor) -> Tensor:
         out_BT = value_K.new_zeros(self._shape)
         return out_BT.index_put((self._document_K, self._column_K), value_K)
-
