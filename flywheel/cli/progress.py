@@ -1,0 +1,52 @@
+"""What a person sees while a stage runs: one bar, and above it what the stage says. All of it on standard error."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from flywheel.cli.output import err
+from flywheel.jobs.launcher import Advance, Listener
+
+
+class Bar:
+    """One line for whatever runs at present; `begin` starts it anew for the next stage."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task: TaskID | None = None
+
+    def begin(self, title: str) -> None:
+        """Nothing is known of its length yet, so the bar only moves."""
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+        self._task = self._progress.add_task(title, total=None, unit="")
+
+    def advance(self, advance: Advance) -> None:
+        """`done` of `total` units."""
+        if self._task is not None:
+            self._progress.update(self._task, completed=advance.done, total=advance.total, unit=advance.unit)
+
+    def say(self, line: str) -> None:
+        """A line above the bar."""
+        self._progress.console.print(line, style="dim", markup=False)
+
+    def listener(self) -> Listener:
+        """For a launcher."""
+        return Listener(progress=self.advance, log=self.say)
+
+
+@contextmanager
+def bar() -> Iterator[Bar]:
+    """Drawn on a terminal only; into a file or a pipe go the lines alone."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[unit]}"),
+        TimeElapsedColumn(),
+    )
+    console = err()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        yield Bar(progress)

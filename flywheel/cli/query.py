@@ -1,0 +1,129 @@
+"""Commands that look at trajectories: SQL, a list, one as a film strip. None of them needs torch."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flywheel.cli.options import EMBEDDED, Format, Output, Profile, Settings, configure
+from flywheel.cli.output import check_writable, out
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from flywheel.config import Config
+    from flywheel.store.store import TrajectoryStore
+
+Partition = Annotated[str | None, typer.Option(help="Only of this partition, e.g. `iter-03` or `eval-sft`.")]
+
+
+def sql(
+    statement: Annotated[str, typer.Argument(help='One reading statement, e.g. "SELECT * FROM episodes LIMIT 5".')],
+    format: Format = "table",
+    output: Output = None,
+    profile: Profile = EMBEDDED,
+    settings: Settings = None,
+) -> None:
+    """Query the store. Views: episodes, steps, tasks, policies, eval_results (`DESCRIBE episodes` lists columns)."""
+    from flywheel.store.query import query
+
+    _check_target(format, output)
+    _write(query(open_store(configure(profile, settings)), statement), format, output)
+
+
+def trajectories(
+    partition: Partition = None,
+    family: Annotated[str | None, typer.Option(help="Only of this task family.")] = None,
+    success: Annotated[
+        bool | None, typer.Option("--success/--failure", help="Only those that were solved, or were not.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, the newest first.")] = 20,
+    format: Format = "table",
+    output: Output = None,
+    profile: Profile = EMBEDDED,
+    settings: Settings = None,
+) -> None:
+    """List trajectories of the experiment, the newest first."""
+    from flywheel.store.query import query
+
+    _check_target(format, output)
+    config = configure(profile, settings)
+    # Missing filters are NULL, and `x = NULL` is never true; hence the first half of each condition.
+    statement = """
+        SELECT episode_id, partition, policy, family, level, success, stop_reason, n_steps, instruction
+        FROM episodes
+        WHERE experiment = $experiment
+          AND ($partition IS NULL OR partition = $partition)
+          AND ($family IS NULL OR family = $family)
+          AND ($success IS NULL OR success = $success)
+        ORDER BY started_at DESC, episode_id LIMIT $limit"""
+    wanted = {"partition": partition, "family": family, "success": success, "limit": limit}
+    _write(query(open_store(config), statement, {"experiment": config.experiment, **wanted}), format, output)
+
+
+def show(
+    trajectory: Annotated[str, typer.Argument(metavar="ID", help="As `flywheel trajectories` lists it.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE.html", help="Default: ID.html.")
+    ] = None,
+    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    partition: Partition = None,
+    profile: Profile = EMBEDDED,
+    settings: Settings = None,
+) -> None:
+    """Write one trajectory as an HTML film strip, with its clicks drawn on the screenshots."""
+    from flywheel.store.viewer import render_trajectory
+
+    path = output or Path(f"{trajectory}.html")
+    check_writable(path)
+    found = open_store(configure(profile, settings)).read(trajectory, partition=partition)
+    path.write_text(render_trajectory(found), encoding="utf-8")
+    out().print(path, markup=False)
+    if open_it:
+        typer.launch(path.absolute().as_uri())
+
+
+def gc(
+    grace: Annotated[
+        float | None, typer.Option(min=0, help="Only what is this many seconds old. Default: store.gc_grace_seconds.")
+    ] = None,
+    profile: Profile = EMBEDDED,
+    settings: Settings = None,
+) -> None:
+    """Remove what the store no longer needs: replaced attempts, abandoned writes."""
+    config = configure(profile, settings)
+    removed = open_store(config).gc(config.store.gc_grace_seconds if grace is None else grace)
+    out().print(f"{removed.files} files removed, {removed.bytes / 1e6:.1f} MB.")
+
+
+def open_store(config: "Config") -> "TrajectoryStore":
+    """The store of a home that has one. Raises `StoreError`."""
+    from flywheel.errors import StoreError
+    from flywheel.store.store import TrajectoryStore
+
+    if not config.store_root.is_dir():
+        raise StoreError(
+            f"There is no trajectory store at {config.store_root}; run `flywheel demo`, or say where it is with "
+            "--set home=FOLDER."
+        )
+    return TrajectoryStore(config.store_root)
+
+
+def _check_target(format: str, output: Path | None) -> None:
+    from flywheel.errors import ConfigError
+
+    check_writable(output)
+    if format == "parquet" and output is None and sys.stdout.isatty():
+        raise ConfigError("Parquet is no text to look at; name a file with --output FILE.parquet.")
+
+
+def _write(table: "pa.Table", format: Format, output: Path | None) -> None:
+    from flywheel.store.export import export
+
+    if output is None:
+        export(table, format, sys.stdout.buffer)
+        return
+    with output.open("wb") as file:
+        export(table, format, file)
+    print(f"{table.num_rows} rows in {output}", file=sys.stderr)
