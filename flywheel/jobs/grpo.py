@@ -1,5 +1,6 @@
 """Policy gradient: play groups, compute advantages, update, publish; again."""
 
+import hashlib
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ from flywheel.jobs.threads import use_threads
 from flywheel.rollout.groups import plan
 from flywheel.seeds import derive_seed
 from flywheel.store.store import TrajectoryStore
-from flywheel.trainers.checkpoints import save_policy
+from flywheel.trainers.checkpoints import forget_states, save_policy, states_folder
 from flywheel.trainers.model import PolicyModel, fingerprint
 from flywheel.trainers.rl import PolicyGradient, Rollout
 from flywheel.types import PolicyRef, Task, Trajectory
@@ -31,7 +32,7 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
     """`args`: init, tasks, out, version, partition, iteration, seed. Publishes its rollouts with their advantages."""
     started = time.perf_counter()
     init, out = PolicyRef(**args["init"]), Path(args["out"])
-    states = out.with_name(f"{out.name}.trainer")
+    states = states_folder(out, *_decides(config, args))
     tasks = _practice(config, load_tasks(Path(args["tasks"])))
     with RolloutPool(config, init, finish=partial(_scored, config), digest=_itself) as pool:
         use_threads(config)
@@ -48,6 +49,7 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
             curve = [_update(config, args, pool, trainer, tasks, shelf, progress) for _ in _left(config, trainer)]
     ref = PolicyRef(args["version"], str(out), init.version, fingerprint(policy.model.parameters()))
     save_policy(policy.model, policy.chat.processor, ref, out)
+    forget_states(out)
     seconds = time.perf_counter() - started
     return {
         "policy": asdict(ref),
@@ -61,6 +63,18 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
         "algorithm": config.rl.algorithm,
         "seconds": seconds,
     }
+
+
+def _decides(config: Config, args: dict[str, Any]) -> list[Any]:
+    """Everything that a run which goes on from a state must share with the one that wrote it."""
+    return [
+        args,
+        hashlib.sha256(Path(args["tasks"]).read_bytes()).hexdigest(),
+        config.rl.model_dump(exclude={"steps", "save_every"}),
+        config.rollout.model_dump(exclude={"concurrency", "workers"}),
+        config.model_dump(include={"experiment", "prompt", "env"}),
+        config.sft.pack_tokens,
+    ]
 
 
 def _left(config: Config, trainer: PolicyGradient) -> Iterator[int]:
@@ -109,7 +123,7 @@ def _update(
     }
     progress.metrics(trainer.updates, metrics)
     progress.advance(trainer.updates, config.rl.steps, "updates")
-    if config.rl.save_every and trainer.updates % config.rl.save_every == 0:
+    if config.rl.save_every and trainer.updates % config.rl.save_every == 0 and trainer.updates < config.rl.steps:
         shelf.flush()
         trainer.save()
     return metrics
