@@ -128,16 +128,16 @@ class Chat:
 
     @cached_property
     def label_ids(self) -> dict[str, int]:
-        """The four ids of the label rule."""
-        to_id = self.processor.tokenizer.convert_tokens_to_ids
-        (newline,) = self._tokenise("\n")
-        (assistant,) = self._tokenise("assistant")
-        return {
-            "im_start": int(to_id("<|im_start|>")),
-            "assistant": assistant,
-            "newline": newline,
-            "im_end": self.end_id,
-        }
+        """The four ids of the label rule. Raises `PolicyError` for a tokenizer that needs more of them."""
+        words = {"im_start": "<|im_start|>", "assistant": "assistant", "newline": "\n", "im_end": "<|im_end|>"}
+        ids = {name: self._tokenise(word) for name, word in words.items()}
+        for name, found in ids.items():
+            if len(found) != 1:
+                raise PolicyError(
+                    f"The tokenizer splits {words[name]!r}, which the label rule needs as one token; give a tiny model "
+                    "more merges (model.tiny.merges)."
+                )
+        return {name: found[0] for name, found in ids.items()}
 
     def first(self, task: Task, observation: Observation) -> Prompt:
         """System prompt, tools and the first observation."""

@@ -4,7 +4,8 @@
     home/demonstrations/<key>/            a `datasets` dataset
     home/store/                           the trajectory store
     home/experiments/<experiment>/
-        checkpoints/<version>/            save_pretrained folder, processor, policy.json, trainer/ to resume from
+        checkpoints/<version>/            save_pretrained folder, processor, policy.json
+        checkpoints/<version>.trainer/    states to resume from, while that version is in the making
         sets/<iteration>/                 filtered SFT set, a `datasets` dataset
         reports/<name>.json               evaluation reports
         runs/<stage>-<key>/               spec.json, result.json, metrics.jsonl, log.txt of the heavy jobs
@@ -60,12 +61,17 @@ class Workspace:
         return self.config.experiment_dir / "runs" / f"{stage}-{key}"
 
     def policy(self, reference: str) -> PolicyRef:
-        """A version of this experiment, or the folder of a checkpoint. Raises `PolicyError`."""
-        for folder in (self.checkpoint_dir(reference), Path(reference).expanduser()):
-            if (folder / "policy.json").is_file():
-                return read_policy(folder)
-            if (folder / "config.json").is_file():
-                return PolicyRef(folder.name, str(folder.absolute()))
+        """A version of this experiment, the folder of a checkpoint of ours, or that of any saved model.
+
+        Raises `PolicyError`, or `CheckpointError` for a version whose `policy.json` is damaged or gone.
+        """
+        own, given = self.checkpoint_dir(reference), Path(reference).expanduser()
+        if own.is_dir() and own.parent == self.checkpoint_dir(""):
+            return read_policy(own)
+        if (given / "policy.json").is_file():
+            return read_policy(given)
+        if (given / "config.json").is_file():
+            return PolicyRef(given.name, str(given.absolute()))
         known = ", ".join(self.versions()) or "none yet"
         raise PolicyError(
             f"There is no policy '{reference}' in experiment '{self.config.experiment}' (known: {known}); "
@@ -75,15 +81,19 @@ class Workspace:
     def versions(self) -> list[str]:
         """Finished checkpoints of this experiment, oldest first."""
         files = (self.config.experiment_dir / "checkpoints").glob("*/policy.json")
-        return [path.parent.name for path in sorted(files, key=lambda path: path.stat().st_mtime_ns)]
+        ordered = sorted(files, key=lambda path: path.stat().st_mtime_ns)
+        return [path.parent.name for path in ordered if not path.parent.name.startswith(".")]
 
 
 def read_policy(folder: Path) -> PolicyRef:
     """The reference that a checkpoint folder carries. Raises `CheckpointError`."""
+    file = folder / "policy.json"
     try:
-        return PolicyRef(**json.loads((folder / "policy.json").read_text()) | {"uri": str(folder.absolute())})
+        return PolicyRef(**json.loads(file.read_text()) | {"uri": str(folder.absolute())})
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{file} is missing, so the checkpoint is unfinished; make it again.") from error
     except (ValueError, TypeError) as error:
-        raise CheckpointError(f"{folder / 'policy.json'} is damaged; make the checkpoint again.") from error
+        raise CheckpointError(f"{file} is damaged; make the checkpoint again.") from error
 
 
 def write_policy(folder: Path, policy: PolicyRef) -> None:

@@ -1,6 +1,8 @@
 """Supervised fine-tuning of a policy on training sets."""
 
+import hashlib
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,11 @@ from flywheel.datasets.sets import load_rows
 from flywheel.jobs.base import Progress
 from flywheel.jobs.threads import use_threads
 from flywheel.modeling.policy import load_policy
-from flywheel.trainers.checkpoints import save_policy
+from flywheel.trainers.checkpoints import forget_states, save_policy, states_folder
 from flywheel.trainers.documents import sample_of
 from flywheel.trainers.model import PolicyModel, fingerprint
 from flywheel.trainers.sft import train_sft
-from flywheel.types import PolicyRef
+from flywheel.types import PolicyRef, TrainingSample
 
 
 def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -24,20 +26,21 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
     init, out = PolicyRef(**args["init"]), Path(args["out"])
     model, chat = load_policy(config, init)
     samples = [sample_of(row, chat) for folder in args["sets"] for row in load_rows(Path(folder))]
-    turns = sum(int(sample.weights.sum()) for sample in samples)
-    progress.log(f"{len(samples)} trajectories, {turns} tokens to train on, from {init.version}.")
-    states = out.with_name(f"{out.name}.trainer")
+    trained = sum(int(sample.weights.sum()) for sample in samples)
+    progress.log(f"{len(samples)} trajectories, {trained} tokens to train on, from {init.version}.")
+    decides = config.sft.model_dump(exclude={"save_every"}), args["steps"], args["seed"], args["init"], _digest(samples)
     result = train_sft(
         PolicyModel(model, chat),
         samples,
         config.sft,
         steps=args["steps"],
         seed=args["seed"],
-        states=states,
+        states=states_folder(out, *decides),
         report=progress,
     )
     policy = PolicyRef(args["version"], str(out), init.version, fingerprint(model.parameters()))
     save_policy(model, chat.processor, policy, out)
+    forget_states(out)
     progress.log(f"{policy.version}: loss {result.loss:.4f} after {result.steps} steps.")
     return {
         "policy": asdict(policy),
@@ -45,3 +48,11 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
         "trajectories": len(samples),
         "seconds": time.perf_counter() - started,
     }
+
+
+def _digest(samples: Sequence[TrainingSample]) -> str:
+    """What is trained on, in a hash: another set must not go on from this one's states."""
+    digest = hashlib.sha256()
+    for sample in samples:
+        digest.update(sample.input_ids.tobytes() + sample.weights.tobytes())
+    return digest.hexdigest()

@@ -1,7 +1,8 @@
 """Screenshots -> image features, each distinct screenshot looked at once.
 
 A still image fills both temporal slots of Qwen's patches with the same pixels, so patches are kept with one slot and
-meet the sum of the two halves of the patch weights. Rescaling and normalising an 8-bit channel is a table of 256 numbers.
+meet the sum of the two halves of the patch weights. Rescaling and normalising an 8-bit channel is a table of 256
+numbers.
 """
 
 from collections.abc import Sequence

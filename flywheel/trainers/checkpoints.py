@@ -1,12 +1,18 @@
 """Checkpoints: what a policy is, and what a trainer needs to go on as if nothing had happened.
 
-A policy folder is what `save_pretrained` writes, the processor beside it, and `policy.json` last; a folder without it is
-unfinished and invisible. A trainer state holds model, optimiser, schedule, position in the data and the random
-generators, and appears by one rename, so kill -9 leaves the state before it or the state after it.
+A policy folder is what `save_pretrained` writes, the processor beside it, and `policy.json` last; a folder without it
+is unfinished and invisible. A trainer state holds model, optimiser, schedule, position in the data and the random
+generators, and appears by one rename, so kill -9 leaves the state before it or the state after it. A save that fails
+leaves what was saved before.
 """
 
+import hashlib
+import json
 import os
+import pickle
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +28,40 @@ KEPT_STATES = 2
 
 
 def save_policy(model: Any, processor: Any, policy: PolicyRef, folder: Path) -> PolicyRef:
-    """Write a finished policy folder; replaces what was there only when the new one is whole."""
-    staged = folder.with_name(f"{folder.name}.tmp{os.getpid()}")
-    shutil.rmtree(staged, ignore_errors=True)
-    model.save_pretrained(staged)
-    processor.save_pretrained(staged)
-    write_policy(staged, policy)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    staged.replace(folder)
+    """Write a finished policy folder; replaces what was there only when the new one is whole.
+
+    Raises `CheckpointError` when it cannot be written; what was there then stays.
+    """
+    staged, old = folder.with_name(f".{folder.name}.new"), folder.with_name(f".{folder.name}.old")
+    with _writing(staged, folder):
+        model.save_pretrained(staged)
+        processor.save_pretrained(staged)
+        write_policy(staged, policy)
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
+    staged.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
     return policy
+
+
+def states_folder(out: Path, *decides: Any) -> Path:
+    """Where the run that makes `out` keeps its trainer states; a run with other settings or data never meets them.
+
+    Args:
+        decides: everything that decides the outcome, as JSON.
+    """
+    digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:12]
+    return _states_root(out) / digest
+
+
+def forget_states(out: Path) -> None:
+    """Remove the states of every run that was to make `out`; called when it is made."""
+    shutil.rmtree(_states_root(out), ignore_errors=True)
+
+
+def _states_root(out: Path) -> Path:
+    return out.with_name(f"{out.name}.trainer")
 
 
 class TrainerStates:
@@ -46,17 +76,16 @@ class TrainerStates:
         self._folder, self._model, self._parts = folder, model, parts
 
     def save(self, step: int) -> None:
-        """Write the state after `step` optimiser steps."""
+        """Write the state after `step` optimiser steps. Raises `CheckpointError` when it cannot be written."""
         final = self._folder / f"step-{step:06d}"
-        staged = self._folder / f"tmp-{step:06d}"
-        shutil.rmtree(staged, ignore_errors=True)
-        staged.mkdir(parents=True)
-        tensors = {name: value.contiguous() for name, value in self._model.state_dict().items()}
-        save_file(_untied(tensors), staged / "model.safetensors")
-        others = {name: part.state_dict() for name, part in self._parts.items()}
-        torch.save({"parts": others, "rng": torch.get_rng_state(), "step": step}, staged / "trainer.pt")
-        for file in staged.iterdir():
-            _fsync(file)
+        staged = self._folder / "unfinished"
+        with _writing(staged, final):
+            tensors = {name: value.contiguous() for name, value in _untied(self._model.state_dict()).items()}
+            save_file(tensors, staged / "model.safetensors")
+            others = {name: part.state_dict() for name, part in self._parts.items()}
+            torch.save({"parts": others, "rng": torch.get_rng_state(), "step": step}, staged / "trainer.pt")
+            for file in staged.iterdir():
+                _fsync(file)
         shutil.rmtree(final, ignore_errors=True)
         staged.replace(final)
         _fsync(self._folder)
@@ -72,24 +101,41 @@ class TrainerStates:
         if not saved:
             return 0
         try:
-            self._model.load_state_dict(load_file(saved[-1] / "model.safetensors"), strict=False)
+            weights = load_file(saved[-1] / "model.safetensors")
             state = torch.load(saved[-1] / "trainer.pt", weights_only=True)
-        except (SafetensorError, RuntimeError, OSError, EOFError) as error:
+            if weights.keys() != _untied(self._model.state_dict()).keys():
+                raise RuntimeError("it holds the weights of another model")
+            self._model.load_state_dict(weights, strict=False)
+            for name, part in self._parts.items():
+                part.load_state_dict(state["parts"][name])
+            torch.set_rng_state(state["rng"])
+        except (SafetensorError, RuntimeError, OSError, EOFError, KeyError, pickle.UnpicklingError) as error:
             raise CheckpointError(
-                f"The trainer state {saved[-1]} is corrupt ({str(error).splitlines()[0]}); delete that folder to go on "
-                "from the one before it."
+                f"The trainer state {saved[-1]} is corrupt ({_first_line(error)}); delete that folder to go on from "
+                "the one before it."
             ) from error
-        for name, part in self._parts.items():
-            part.load_state_dict(state["parts"][name])
-        torch.set_rng_state(state["rng"])
         return int(state["step"])
-
-    def clear(self) -> None:
-        """Forget all states; called when the stage is finished."""
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _saved(self) -> list[Path]:
         return sorted(self._folder.glob("step-*"))
+
+
+@contextmanager
+def _writing(staged: Path, target: Path) -> Iterator[None]:
+    """A fresh folder to write into; nothing of a failed save stays behind."""
+    shutil.rmtree(staged, ignore_errors=True)
+    try:
+        staged.mkdir(parents=True)
+        yield
+    except (OSError, SafetensorError, RuntimeError) as error:  # torch and safetensors wrap a full disk in their own
+        shutil.rmtree(staged, ignore_errors=True)
+        raise CheckpointError(
+            f"{target} could not be saved ({_first_line(error)}); free some space and run it again."
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _untied(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

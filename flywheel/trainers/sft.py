@@ -85,7 +85,7 @@ def train_sft(
         rate = tokens / (time.perf_counter() - began)
         report.metrics(step + 1, {**metrics, "tokens_per_second": rate})
         report.advance(step + 1, steps, "steps")
-        if config.save_every and (step + 1) % config.save_every == 0:
+        if config.save_every and (step + 1) % config.save_every == 0 and step + 1 < steps:
             saved.save(step + 1)
     tail = losses[-max(1, len(losses) // 10) :]
     rate = tokens / (time.perf_counter() - began)
