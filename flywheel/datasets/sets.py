@@ -72,29 +72,42 @@ def keep_per_task(trajectories: Iterable[Trajectory], most: int) -> list[Traject
     return kept
 
 
-def save_set(rows: Sequence[dict[str, Any]], folder: Path) -> None:
-    """Write a set in place of whatever was there; raises `DataError` for an empty one."""
+def save_set(rows: Sequence[dict[str, Any]], folder: Path, mixed_in: Path | None = None) -> None:
+    """Write a set in place of whatever was there, after those of the set `mixed_in`; raises `DataError` for an empty
+    one."""
     if not rows:
         raise DataError(f"The set {folder.name} would be empty; nothing passed its filter.")
     staged = folder.with_name(folder.name + ".tmp")
     shutil.rmtree(staged, ignore_errors=True)
     columns = {name: [row[name] for row in rows] for name in FEATURES}
-    datasets.Dataset.from_dict(columns, features=FEATURES).save_to_disk(staged)
+    made = datasets.Dataset.from_dict(columns, features=FEATURES)
+    if mixed_in is not None:
+        made = datasets.concatenate_datasets([_opened(mixed_in), made])
+    made.save_to_disk(staged)
     shutil.rmtree(folder, ignore_errors=True)
     staged.replace(folder)
 
 
 def load_rows(folder: Path) -> Iterator[dict[str, Any]]:
     """Rows with `images` as `Screenshot`s. Raises `DataError` where there is no set or one of another shape."""
-    try:
-        dataset = datasets.load_from_disk(folder)
-    except (FileNotFoundError, OSError, ValueError) as error:
-        raise DataError(f"{folder} holds no training set ({str(error).splitlines()[0]}); make it again.") from error
+    dataset = _opened(folder)
     missing = {"messages", "images"} - set(dataset.column_names)
     if missing:
         raise DataError(f"{folder} lacks the column {sorted(missing)[0]!r}, which every training set here has.")
     for row in dataset.cast_column("images", datasets.List(datasets.Image(decode=False))):
         yield {**row, "images": [_screenshot(image["bytes"], folder) for image in row["images"]]}
+
+
+def size_of(folder: Path) -> int:
+    """Rows of a set; raises `DataError` where there is none."""
+    return len(_opened(folder))
+
+
+def _opened(folder: Path) -> datasets.Dataset:
+    try:
+        return datasets.load_from_disk(folder)
+    except (FileNotFoundError, OSError, ValueError) as error:
+        raise DataError(f"{folder} holds no training set ({str(error).splitlines()[0]}); make it again.") from error
 
 
 def _screenshot(data: bytes, folder: Path) -> Screenshot:

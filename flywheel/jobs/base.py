@@ -23,7 +23,7 @@ from flywheel import errors
 from flywheel.config import Config
 from flywheel.errors import FlywheelError
 
-STAGES = ("base_model", "rollouts", "sft", "grpo", "evaluate")
+STAGES = ("base_model", "demonstrations", "rollouts", "sft_set", "sft", "grpo", "evaluate", "verify", "doctor")
 FAILED = 3
 """Exit status of a job that stopped with a `FlywheelError`; `error.json` then holds its class and sentence."""
 

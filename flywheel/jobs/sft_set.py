@@ -1,36 +1,58 @@
 """The filtered set of an iteration: the student's own successes, by the binary task reward. Light: no model is loaded."""
 
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from flywheel.chat import make_words
 from flywheel.config import Config
-from flywheel.datasets.sets import keep_per_task, row_of, save_set
-from flywheel.jobs.pool import open_store
+from flywheel.datasets.sets import keep_per_task, row_of, save_set, size_of
+from flywheel.errors import DataError
+from flywheel.jobs.base import Progress
+from flywheel.store.store import TrajectoryStore
 from flywheel.types import Trajectory
 from flywheel.workspace import iteration_name
 
 
-def build_sft_set(config: Config, iteration: int, folder: Path) -> dict[str, Any]:
-    """Successes of this iteration (`flywheel.pool: latest`) or of all up to it (`all`), a few for each task.
+def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """`args`: iteration, out, demonstrations (a set to mix in, or None), seed.
 
     Raises `DataError` when nothing succeeded, `StoreError` when an iteration has no sealed rollouts.
     """
-    store = open_store(config)
-    first = 1 if config.flywheel.pool == "all" else iteration
-    found: list[Trajectory] = []
-    for number in range(first, iteration + 1):
-        trajectories = store.trajectories(iteration_name(number), experiment=config.experiment)
-        found += [t for t in trajectories if (t.task_reward or 0.0) >= config.flywheel.success_threshold]
+    started = time.perf_counter()
+    iteration, mixed_in = args["iteration"], args["demonstrations"]
+    found = _successes(config, iteration)
+    if not found:
+        raise DataError(
+            f"No rollout of {iteration_name(iteration)} succeeded, so there is nothing to learn from; add demonstrations "
+            "(tasks.demonstrations), train longer (sft.steps), or start with easier tasks (env.levels)."
+        )
     kept = keep_per_task(found, config.flywheel.per_task)
     words = make_words(config)
-    save_set([row_of(trajectory, words, "rollout") for trajectory in kept], folder)
+    rows = [row_of(trajectory, words, "rollout") for trajectory in kept]
+    save_set(rows, Path(args["out"]), mixed_in=Path(mixed_in) if mixed_in else None)
+    shown = size_of(Path(mixed_in)) if mixed_in else 0
+    progress.log(f"{len(kept)} of {len(found)} successes kept, {shown} demonstrations mixed in.")
     return {
-        "trajectories": len(kept),
+        "trajectories": len(kept) + shown,
+        "from_demonstrations": shown,
         "successes": len(found),
         "turns": sum(len(trajectory.turns) for trajectory in kept),
         "tokens": sum(len(turn.completion_ids) for trajectory in kept for turn in trajectory.turns),
         "by_iteration": dict(sorted(Counter(iteration_name(t.iteration) for t in kept).items())),
         "by_family": dict(sorted(Counter(t.task.family for t in kept).items())),
+        "seconds": time.perf_counter() - started,
     }
+
+
+def _successes(config: Config, iteration: int) -> list[Trajectory]:
+    """Of this iteration (`flywheel.pool: latest`), or of all up to it (`all`)."""
+    store = TrajectoryStore(config.store_root)
+    first = 1 if config.flywheel.pool == "all" else iteration
+    return [
+        trajectory
+        for number in range(first, iteration + 1)
+        for trajectory in store.iter(iteration_name(number), experiment=config.experiment, success=True)
+        if (trajectory.task_reward or 0.0) >= config.flywheel.success_threshold
+    ]
