@@ -1,0 +1,65 @@
+"""Policy gradient on the best of the flywheel. The partition is the iteration that seeded it."""
+
+from dataclasses import asdict
+
+import dagster as dg
+
+from flywheel.assets import show
+from flywheel.assets.iterations import checkpoint
+from flywheel.assets.measuring import evaluate
+from flywheel.assets.partitions import IN_ORDER, ITERATIONS, iteration_of
+from flywheel.assets.policies import trained_policy
+from flywheel.assets.tasks import task_file, tasks
+from flywheel.resources.jobs import Jobs
+from flywheel.seeds import derive_seed
+from flywheel.store.store import TrajectoryStore
+from flywheel.workspace import Workspace
+
+
+def grpo_version(partition: str) -> str:
+    """Name of the checkpoint, and of its rollouts' partition in the store."""
+    return f"grpo-{partition}"
+
+
+@dg.asset(
+    group_name="policy_gradient",
+    partitions_def=ITERATIONS,
+    backfill_policy=IN_ORDER,
+    deps=[checkpoint, tasks],
+    kinds={"pytorch"},
+)
+def grpo_checkpoint(
+    context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace], jobs: dg.ResourceParam[Jobs]
+) -> dg.MaterializeResult:
+    """An iteration's checkpoint after policy gradient; its rollouts are in the store with their advantages."""
+    partition = context.partition_key
+    version = grpo_version(partition)
+    args = {
+        "init": asdict(trained_policy(workspace, partition, f"checkpoint[{partition}]")),
+        "tasks": task_file(workspace, "train"),
+        "out": str(workspace.checkpoint_dir(version)),
+        "version": version,
+        "partition": version,
+        "iteration": iteration_of(partition),
+        "seed": derive_seed(workspace.config.seed, "grpo", iteration_of(partition)),
+    }
+    return show.checkpoint(jobs.run(context, "grpo", version, args))
+
+
+@dg.asset(
+    group_name="policy_gradient",
+    partitions_def=ITERATIONS,
+    backfill_policy=IN_ORDER,
+    deps=[grpo_checkpoint, tasks],
+    kinds={"python"},
+)
+def grpo_eval_report(
+    context: dg.AssetExecutionContext,
+    workspace: dg.ResourceParam[Workspace],
+    jobs: dg.ResourceParam[Jobs],
+    store: dg.ResourceParam[TrajectoryStore],
+) -> dg.MaterializeResult:
+    """Held-out success after policy gradient."""
+    partition = context.partition_key
+    trained = trained_policy(workspace, grpo_version(partition), f"grpo_checkpoint[{partition}]")
+    return dg.MaterializeResult(metadata=evaluate(context, workspace, jobs, store, trained))
