@@ -23,6 +23,8 @@ from flywheel.store.schema import DERIVED, EPISODES, LIVE_EPISODE, STEPS, Column
 from flywheel.store.sources import live_files
 
 STORAGE_VERSION = "v1.5.0"
+BLOCK_SIZE = 16384
+"""The smallest; the catalog holds nothing but views."""
 
 
 @dataclass(slots=True)
@@ -81,8 +83,9 @@ def quoted(path: Path) -> str:
 
 
 def refresh(layout: Layout) -> None:
-    """Rebuild the catalog if it does not say what is there."""
-    connect(layout).close()
+    """Rebuild the catalog from what is there now."""
+    with disk_errors("rebuild the catalog", layout.root), _lock(layout):
+        _build(layout, view_statements(visible_files(layout)))
 
 
 def connect(layout: Layout) -> duckdb.DuckDBPyConnection:
@@ -125,7 +128,8 @@ def _build(layout: Layout, statements: list[str]) -> None:
     staged = layout.staging()
     try:
         with duckdb.connect() as connection:
-            connection.execute(f"ATTACH {quoted(staged)} AS staged (STORAGE_VERSION '{STORAGE_VERSION}')")
+            options = f"STORAGE_VERSION '{STORAGE_VERSION}', BLOCK_SIZE {BLOCK_SIZE}"
+            connection.execute(f"ATTACH {quoted(staged)} AS staged ({options})")
             connection.execute("USE staged")
             for statement in statements:
                 connection.execute(statement)
@@ -133,10 +137,13 @@ def _build(layout: Layout, statements: list[str]) -> None:
             connection.execute("CREATE TABLE internal.catalog AS SELECT ? AS fingerprint", [_fingerprint(statements)])
             connection.execute("USE memory")
             connection.execute("DETACH staged")
-    except duckdb.IOException as error:
+    except duckdb.Error as error:
         staged.unlink(missing_ok=True)
-        kind = StoreFullError if "No space left" in str(error) else StoreError
-        raise kind(f"Cannot rebuild {layout.catalog}: {str(error).splitlines()[0]}") from error
+        if "No space left" in str(error):
+            raise StoreFullError(
+                f"Cannot rebuild {layout.catalog}: no space is left; free some, the next query rebuilds it."
+            ) from error
+        raise StoreError(f"Cannot rebuild {layout.catalog}: {str(error).splitlines()[0].rstrip('.')}.") from error
     os.replace(staged, layout.catalog)
 
 

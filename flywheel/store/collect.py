@@ -1,5 +1,6 @@
 """Garbage collection: what no head names and no reader can still be reading."""
 
+import math
 import shutil
 import time
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from flywheel.errors import PartitionBusyError
 from flywheel.store.disk import disk_errors
 from flywheel.store.heads import Head, read_head
 from flywheel.store.layout import Layout
-from flywheel.store.locks import OwnerLock
+from flywheel.store.locks import drop, take
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ def collect(layout: Layout, grace_seconds: float) -> Collected:
     """
     before = time.time() - grace_seconds
     with disk_errors("collect garbage", layout.root):
-        removed = [_remove(path) for path in _children(layout.tmp) if path.stat().st_mtime <= before]
+        removed = [_remove(path) for path in _children(layout.tmp) if _modified(path) <= before]
         for experiment in layout.experiments():
             for partition in layout.partitions(experiment):
                 removed += _collect_partition(layout, experiment, partition, before)
@@ -38,8 +39,10 @@ def collect(layout: Layout, grace_seconds: float) -> Collected:
 
 
 def _collect_partition(layout: Layout, experiment: str, partition: str, before: float) -> list[tuple[int, int]]:
+    lock = layout.lock(experiment, partition, "owner")
     try:
-        lock = OwnerLock(layout.lock(experiment, partition, "owner"), partition)
+        if not take(lock, partition):
+            return []
     except PartitionBusyError:
         return []
     try:
@@ -48,7 +51,7 @@ def _collect_partition(layout: Layout, experiment: str, partition: str, before: 
         segments = _unnamed(layout, experiment, partition, head)
         return [_remove(path) for path, since in [*attempts, *segments] if since <= before]
     finally:
-        lock.release()
+        drop(lock)
 
 
 def _replaced_attempts(
@@ -60,7 +63,7 @@ def _replaced_attempts(
     for attempt in attempts:
         if attempt <= sealed or attempt < attempts[-1]:
             path = layout.attempt(experiment, partition, attempt)
-            changed = max(path.stat().st_mtime, path.parent.stat().st_mtime)
+            changed = max(_modified(path), _modified(path.parent))
             yield path, max(changed, head.sealed_at if head else 0.0)
 
 
@@ -69,18 +72,29 @@ def _unnamed(layout: Layout, experiment: str, partition: str, head: Head | None)
     named = {layout.root / name for segment in (head.segments if head else ()) for name in segment.files}
     for path in layout.segments(experiment, partition, 0).parent.glob("*/*"):
         if path not in named:
-            yield path, max(path.stat().st_mtime, head.sealed_at if head else 0.0)
+            yield path, max(_modified(path), head.sealed_at if head else 0.0)
 
 
 def _remove(path: Path) -> tuple[int, int]:
-    """How many files, and how many bytes."""
+    """How many files, and how many bytes; none if it has gone meanwhile."""
     files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
-    size = sum(file.stat().st_size for file in files)
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
+    try:
+        size = sum(file.stat().st_size for file in files)
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    except FileNotFoundError:
+        return 0, 0
     return len(files), size
+
+
+def _modified(path: Path) -> float:
+    """Seconds since the epoch; never, for what has gone meanwhile."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return math.inf
 
 
 def _children(folder: Path) -> list[Path]:

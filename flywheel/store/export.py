@@ -6,6 +6,7 @@ import io
 import json
 import shutil
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, BinaryIO, Literal, get_args
 
 import pyarrow as pa
@@ -105,6 +106,8 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return float(value)
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return value.isoformat() if hasattr(value, "isoformat") else str(value)

@@ -21,7 +21,7 @@ from flywheel.store.disk import disk_errors, make_dirs, sync_path
 from flywheel.store.heads import Head, Segment, read_head, write_head
 from flywheel.store.layout import Layout
 from flywheel.store.rows import split_live
-from flywheel.store.schema import STEPS_SCHEMA
+from flywheel.store.schema import LIVE_SCHEMA, STEPS_SCHEMA
 from flywheel.store.sources import live_files, read_table
 
 SEGMENT_BYTES = 1 << 30
@@ -121,7 +121,7 @@ def _merge(files: list[Path], steps_path: Path, blobs: BinaryIO, pack: str) -> t
     rows = total = 0
     with pq.ParquetWriter(steps_path, STEPS_SCHEMA, compression="zstd", write_page_checksum=True) as writer:
         for file in files:
-            episode, steps, images = split_live(read_table(file))
+            episode, steps, images = split_live(read_table(file, LIVE_SCHEMA))
             _check_images(file, steps, images)
             episodes.append(episode)
             pending.append(_moved(steps, pack, blobs.tell()))

@@ -21,6 +21,7 @@ from flywheel.store.blobs import PackFile, checked
 from flywheel.store.heads import Head, Segment, read_head
 from flywheel.store.layout import Layout, episode_name, file_name
 from flywheel.store.rows import decode, split_live
+from flywheel.store.schema import EPISODES_SCHEMA, LIVE_SCHEMA, STEPS_SCHEMA
 from flywheel.types import Trajectory
 
 
@@ -46,7 +47,7 @@ class LiveSource:
         return [
             episode_name(path)
             for path in live_files(self.folder)
-            if success is None or _success(read_table(path, ["episode_success"])) == success
+            if success is None or _success(read_table(path, LIVE_SCHEMA, ["episode_success"])) == success
         ]
 
     def read(self, ids: Collection[str] | None, success: bool | None) -> Iterator[Trajectory]:
@@ -55,7 +56,7 @@ class LiveSource:
         else:
             files = [path for name in sorted(set(ids)) if (path := self.folder / file_name(name)).exists()]
         for path in files:
-            table = read_table(path)
+            table = read_table(path, LIVE_SCHEMA)
             if success is None or _success(table) == success:
                 episode, steps, pack = split_live(table)
                 yield from decode(episode, steps, partial(_slice, pack, path))
@@ -86,7 +87,7 @@ class SealedSource:
     def ids(self, success: bool | None) -> list[str]:
         names: list[str] = []
         for segment in self.head.segments:
-            table = read_table(self.root / segment.episodes_file, ["episode_id", "success"])
+            table = read_table(self.root / segment.episodes_file, EPISODES_SCHEMA, ["episode_id", "success"])
             names += table.filter(pa.array(_mask(table, None, success))).column("episode_id").to_pylist()
         return names
 
@@ -101,14 +102,16 @@ class SealedSource:
     ) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Episodes, and their steps in the same order; one row group at a time."""
         path = self.root / segment.episodes_file
-        if ids is not None and set(ids).isdisjoint(read_table(path, ["episode_id"])["episode_id"].to_pylist()):
+        if ids is not None and set(ids).isdisjoint(
+            read_table(path, EPISODES_SCHEMA, ["episode_id"])["episode_id"].to_pylist()
+        ):
             return
-        episodes = read_table(path)
+        episodes = read_table(path, EPISODES_SCHEMA)
         wanted = _mask(episodes, ids, success)
         lengths = episodes.column("n_steps").to_numpy()
         starts = np.cumsum(lengths) - lengths
         path = self.root / segment.steps_file
-        with damage(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with open_parquet(path, STEPS_SCHEMA) as file:
             counts = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
             ends = np.cumsum(counts)
             group_of = np.minimum(np.searchsorted(ends, starts, side="right"), len(ends) - 1)
@@ -129,10 +132,19 @@ def open_source(layout: Layout, experiment: str, partition: str) -> Source | Non
     return LiveSource(layout.attempt(experiment, partition, attempts[-1])) if attempts else None
 
 
-def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
-    """A whole parquet file, page checksums verified. Raises `CorruptTrajectoryError`."""
-    with damage(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+def read_table(path: Path, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
+    """A whole parquet file that has this schema. Raises `CorruptTrajectoryError`."""
+    with open_parquet(path, schema) as file:
         return file.read(columns, use_threads=False)
+
+
+@contextmanager
+def open_parquet(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
+    """Pages are checked against their checksums and, as footers have none, the schema against what it must be."""
+    with damage(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        if not file.schema_arrow.equals(schema):
+            raise pa.ArrowInvalid("another schema")
+        yield file
 
 
 @contextmanager
@@ -142,7 +154,7 @@ def damage(path: Path) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise CorruptTrajectoryError(f"{path} is missing; roll its partition out again.") from error
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise StoreError(f"{path} cannot be read: {os.strerror(error.errno).lower()}.") from error
         raise CorruptTrajectoryError(f"{path} is damaged; roll its partition out again.") from error

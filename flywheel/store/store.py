@@ -1,7 +1,7 @@
 """The trajectory store: publish, seal, read, query. Writers never open DuckDB; readers never wait for writers."""
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from os import PathLike
 from pathlib import Path
@@ -9,13 +9,13 @@ from typing import Literal
 
 import duckdb
 
-from flywheel.errors import StoreError
+from flywheel.errors import StoreError, StoreFullError
 from flywheel.store.catalog import connect, refresh
 from flywheel.store.collect import Collected, collect
 from flywheel.store.disk import disk_errors, make_dirs
 from flywheel.store.heads import Head, read_head
 from flywheel.store.layout import Layout, check_attempt, check_name
-from flywheel.store.locks import OwnerLock, gate
+from flywheel.store.locks import drop, gate, take
 from flywheel.store.seal import seal
 from flywheel.store.sources import SealedSource, Source, open_source
 from flywheel.store.writer import Staged, Writer
@@ -44,7 +44,6 @@ class TrajectoryStore:
         self._layout.create(fsync)
         self._sync = fsync
         self._writer = Writer(self._layout, codec, fsync)
-        self._owned: dict[tuple[str, str], OwnerLock] = {}
 
     # --- writing -----------------------------------------------------------------------------------
 
@@ -61,10 +60,8 @@ class TrajectoryStore:
         return attempt
 
     def release(self, partition: str, experiment: str = "default") -> None:
-        """Let go of a partition that was begun and will not be sealed by this process; harmless otherwise."""
-        lock = self._owned.pop((experiment, partition), None)
-        if lock is not None:
-            lock.release()
+        """Let go of a partition that this process began and will not seal; harmless otherwise."""
+        drop(self._layout.lock(experiment, partition, "owner"))
 
     def publish(self, trajectory: Trajectory, *, partition: str, attempt: int = 1) -> str:
         """Make one trajectory durable and visible; its id. Publishing it again is a success that changes nothing.
@@ -117,26 +114,25 @@ class TrajectoryStore:
         attempt is sealed; `PartitionBusyError` when another process holds the partition.
         """
         check_attempt(attempt)
-        held = (experiment, partition) in self._owned
-        self._own(partition, experiment)
-        sealed = False
+        newly = self._own(partition, experiment)
         try:
             with self._gate(partition, experiment, exclusive=True):
                 head = seal(self._layout, experiment, partition, attempt, expected, self._sync)
-            sealed = True
-        finally:
-            if sealed or not held:
+        except StoreError:
+            if newly:
                 self.release(partition, experiment)
-        refresh(self._layout)
+            raise
+        self.release(partition, experiment)
+        with suppress(StoreFullError):  # sealed all the same: the catalog is derived, the next reader makes it
+            refresh(self._layout)
         return head
 
-    def _own(self, partition: str, experiment: str) -> None:
+    def _own(self, partition: str, experiment: str) -> bool:
+        """False if this process held the partition before."""
         check_name("partition", partition)
         check_name("experiment", experiment)
-        if (experiment, partition) not in self._owned:
-            with disk_errors(f"lock partition '{partition}'", self.root):
-                lock = OwnerLock(self._layout.lock(experiment, partition, "owner"), partition)
-            self._owned[experiment, partition] = lock
+        with disk_errors(f"lock partition '{partition}'", self.root):
+            return take(self._layout.lock(experiment, partition, "owner"), partition)
 
     @contextmanager
     def _gate(self, partition: str, experiment: str, *, exclusive: bool) -> Iterator[None]:
