@@ -8,7 +8,8 @@ from flywheel.assets import show
 from flywheel.assets.history import SFT, history
 from flywheel.assets.measuring import evaluate
 from flywheel.assets.policies import report_policy, trained_policy
-from flywheel.assets.tasks import task_file, tasks
+from flywheel.assets.tasks import tasks
+from flywheel.jobs.tasks import task_file
 from flywheel.resources.jobs import Jobs
 from flywheel.seeds import derive_seed
 from flywheel.store.store import TrajectoryStore

@@ -10,10 +10,11 @@ from flywheel.assets.history import SFT, collapse, history, read_report
 from flywheel.assets.intact import latest
 from flywheel.assets.iterations import checkpoint, eval_report, trajectories
 from flywheel.assets.partitions import iteration_of
-from flywheel.assets.tasks import task_file, tasks
+from flywheel.assets.tasks import tasks
 from flywheel.envs.simulated.tasks import load_tasks, overlap
 from flywheel.errors import DataError, PolicyError
 from flywheel.jobs.base import RunFolder
+from flywheel.jobs.tasks import task_file
 from flywheel.resources.jobs import Jobs
 from flywheel.workspace import Workspace, read_policy
 

@@ -9,7 +9,8 @@ from flywheel.assets.iterations import checkpoint
 from flywheel.assets.measuring import evaluate
 from flywheel.assets.partitions import IN_ORDER, ITERATIONS, iteration_of
 from flywheel.assets.policies import trained_policy
-from flywheel.assets.tasks import task_file, tasks
+from flywheel.assets.tasks import tasks
+from flywheel.jobs.tasks import task_file
 from flywheel.resources.jobs import Jobs
 from flywheel.seeds import derive_seed
 from flywheel.store.store import TrajectoryStore

@@ -9,9 +9,9 @@ from flywheel.assets.control import control_version
 from flywheel.assets.grpo import grpo_version
 from flywheel.assets.history import SFT, read_report
 from flywheel.assets.partitions import iteration_of
-from flywheel.assets.tasks import SPLITS
 from flywheel.assets.versions import code_version
 from flywheel.errors import DataError
+from flywheel.jobs.tasks import SPLITS
 from flywheel.store.store import TrajectoryStore
 from flywheel.workspace import Workspace
 

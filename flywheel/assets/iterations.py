@@ -10,8 +10,9 @@ from flywheel.assets.history import history
 from flywheel.assets.measuring import evaluate
 from flywheel.assets.partitions import IN_ORDER, ITERATIONS, iteration_of
 from flywheel.assets.policies import incoming_policy, policy, report_policy, trained_policy
-from flywheel.assets.tasks import task_file, tasks
+from flywheel.assets.tasks import tasks
 from flywheel.errors import DataError
+from flywheel.jobs.tasks import task_file
 from flywheel.resources.jobs import Jobs
 from flywheel.seeds import derive_seed
 from flywheel.store.store import TrajectoryStore

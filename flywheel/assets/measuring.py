@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 
 from flywheel.assets import show
-from flywheel.assets.tasks import task_file
+from flywheel.jobs.tasks import task_file
 from flywheel.resources.jobs import Jobs
 from flywheel.seeds import derive_seed
 from flywheel.store.store import TrajectoryStore

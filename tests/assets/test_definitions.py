@@ -11,11 +11,11 @@ from made_up_house import QUIET, House, evaluate
 from flywheel.assets.automation import GROUPS, ITERATION
 from flywheel.assets.catalogue import build_definitions
 from flywheel.assets.intact import Lineage
-from flywheel.assets.tasks import task_file
 from flywheel.assets.versions import SETTINGS, code_version
 from flywheel.config import Config, known_keys, load_config
 from flywheel.envs.simulated.tasks import load_tasks, save_tasks
 from flywheel.errors import ConfigError, DataError
+from flywheel.jobs.tasks import task_file
 
 ASSETS = {
     *("tasks", "base_model", "demonstrations", "sft_checkpoint", "sft_eval_report"),
