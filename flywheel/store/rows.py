@@ -16,6 +16,8 @@ from flywheel.store.images import Pack
 from flywheel.store.schema import EPISODES_SCHEMA, LIVE_EPISODE, LIVE_SCHEMA, STEPS_SCHEMA
 from flywheel.types import Observation, PolicyRef, Sampling, Screenshot, Task, Trajectory, Turn
 
+_LIVE_ROW = pa.struct(list(LIVE_SCHEMA))
+
 Blob = Callable[[Mapping[str, Any]], bytes]
 """A row of `steps` -> the bytes of its image, checked against their hash."""
 
@@ -23,20 +25,12 @@ Blob = Callable[[Mapping[str, Any]], bytes]
 def encode(trajectory: Trajectory, *, partition: str, attempt: int, codec: Literal["png", "webp"]) -> pa.Table:
     """The file of a live episode, as `LIVE_SCHEMA` says. Raises `StoreError` when something cannot be stored."""
     pack = Pack(codec)
-    rows = [_step_row(number, turn, pack) for number, turn in enumerate(trajectory.turns)] or [{}]
-    first = {LIVE_EPISODE[name]: value for name, value in _episode_row(trajectory).items()}
-    first["pack"] = b"".join(pack.chunks)
     keys = _keys(trajectory, partition, attempt)
-    rest = [None] * (len(rows) - 1)
+    rows = [keys | _step_row(number, turn, pack) for number, turn in enumerate(trajectory.turns)] or [keys]
+    rows[0] |= {LIVE_EPISODE[name]: value for name, value in _episode_row(trajectory).items()}
+    rows[0]["pack"] = b"".join(pack.chunks)
     try:
-        columns = [
-            pa.array([keys[field.name]] * len(rows), field.type)
-            if field.name in keys
-            else pa.array([first[field.name], *rest], field.type)
-            if field.name in first
-            else pa.array([row.get(field.name) for row in rows], field.type)
-            for field in LIVE_SCHEMA
-        ]
+        columns = pa.array(rows, _LIVE_ROW).flatten()
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise StoreError(f"Trajectory '{trajectory.id}' cannot be stored: {str(error).splitlines()[0]}.") from error
     return pa.table(columns, schema=LIVE_SCHEMA)
