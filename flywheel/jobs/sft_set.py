@@ -1,4 +1,4 @@
-"""The filtered set of an iteration: the student's own successes, by the binary task reward. Light: no model is loaded."""
+"""The filtered set of an iteration: the student's own successes, by the binary task reward. No model is loaded."""
 
 import time
 from collections import Counter
@@ -25,7 +25,7 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
     found = _successes(config, iteration)
     if not found:
         raise DataError(
-            f"No rollout of {iteration_name(iteration)} succeeded, so there is nothing to learn from; add demonstrations "
+            f"No rollout of {iteration_name(iteration)} succeeded, so nothing can be learnt from; add demonstrations "
             "(tasks.demonstrations), train longer (sft.steps), or start with easier tasks (env.levels)."
         )
     kept = keep_per_task(found, config.flywheel.per_task)
