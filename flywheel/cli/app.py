@@ -5,6 +5,7 @@ on standard error and status 1; wrong usage is 2, Ctrl-C 130.
 """
 
 import errno
+import os
 import sys
 from collections.abc import Callable
 
@@ -48,6 +49,9 @@ MACHINE = {
 
 def main() -> None:
     """The console script."""
+    # Stages say how far they are through their run folders; the bars of libraries would only fill logs.
+    for library in ("HF_HUB", "HF_DATASETS"):
+        os.environ.setdefault(f"{library}_DISABLE_PROGRESS_BARS", "1")
     try:
         app()
     except FlywheelError as error:

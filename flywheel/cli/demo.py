@@ -81,7 +81,7 @@ class _Narrator:
 
         match event:
             case StageStarted(stage, key):
-                self._bar.begin(f"{stage} {key}")
+                self._bar.begin(stage, key)
             case Advance():
                 self._bar.advance(event)
             case LogLine(text):

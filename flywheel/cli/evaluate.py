@@ -33,7 +33,7 @@ def evaluate(
     count = episodes or config.eval.episodes
     drawn = derive_seed(config.seed, "evaluate") if seed is None else seed
     # Not `eval-<version>`: that partition and report belong to the iteration, and this must not replace them.
-    name = f"eval-{player.version}-{split}-{count}-seed{drawn}"
+    name = f"eval-{player.version}-{split}-{count}" + ("" if seed is None else f"-seed{seed}")
     args = {
         "policy": asdict(player),
         "split": split,

@@ -36,7 +36,7 @@ def show_facts(facts: Mapping[str, Any]) -> None:
     table = Table.grid(padding=(0, 2))
     for name, value in facts.items():
         if value is not None:
-            table.add_row(f"[dim]{name}[/dim]", _text(value))
+            table.add_row(f"[dim]{name.replace('_', ' ')}[/dim]", _text(value))
     out().print(table)
 
 

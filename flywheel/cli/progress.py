@@ -15,12 +15,14 @@ class Bar:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._task: TaskID | None = None
+        self._stage = ""
 
-    def begin(self, title: str) -> None:
+    def begin(self, stage: str, key: str = "") -> None:
         """Nothing is known of its length yet, so the bar only moves."""
         if self._task is not None:
             self._progress.remove_task(self._task)
-        self._task = self._progress.add_task(title, total=None, unit="")
+        self._task = self._progress.add_task(f"{stage} {key}".strip(), total=None, unit="")
+        self._stage = stage
 
     def advance(self, advance: Advance) -> None:
         """`done` of `total` units."""
@@ -28,8 +30,9 @@ class Bar:
             self._progress.update(self._task, completed=advance.done, total=advance.total, unit=advance.unit)
 
     def say(self, line: str) -> None:
-        """A line above the bar."""
-        self._progress.console.print(line, style="dim", markup=False)
+        """A line above the bar. The sentence that a stage stops with is left out: the command ends with it."""
+        if not line.startswith(f"{self._stage}: "):
+            self._progress.console.print(line, style="dim", markup=False)
 
     def listener(self) -> Listener:
         """For a launcher."""

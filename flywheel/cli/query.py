@@ -51,7 +51,7 @@ def trajectories(
     config = configure(profile, settings)
     # Missing filters are NULL, and `x = NULL` is never true; hence the first half of each condition.
     statement = """
-        SELECT episode_id, partition, policy, family, level, success, stop_reason, n_steps, instruction
+        SELECT episode_id, success, family, level, n_steps AS turns, stop_reason AS stopped, instruction
         FROM episodes
         WHERE experiment = $experiment
           AND ($partition IS NULL OR partition = $partition)

@@ -30,7 +30,7 @@ class Stages:
 
     def run(self, stage: str, key: str, args: Mapping[str, Any]) -> dict[str, Any]:
         """The stage's result; its files lie in `runs/<stage>-<key>`. Raises the stage's own `FlywheelError`."""
-        self._bar.begin(f"{stage} {key}" if key != stage else stage)
+        self._bar.begin(stage, key)
         return self._launcher.run(stage, self.config, args, self.workspace.run_dir(stage, key), self._bar.listener())
 
     def tasks(self, split: Split) -> str:
