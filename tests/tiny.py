@@ -61,11 +61,18 @@ class Tiny:
 
 
 def make_tiny(home: Path) -> Tiny:
-    """Random weights in the architecture of the embedded profile, saved and loaded as any policy."""
+    """Random weights in the architecture of the embedded profile, saved and loaded as any policy.
+
+    As it is built, the model copies: it would say one token for ever. Noise gives it something to say.
+    """
     torch.set_num_threads(1)
     config = small_config(home)
     processor = offline_processor(config.model.tiny.merges)
     model = build_model(processor.tokenizer, config.model.tiny, seed=0)
+    noise = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in model.model.language_model.layers.parameters():
+            weight.add_(0.1 * torch.randn(weight.shape, generator=noise))
     folder = home / "untrained"
     policy = PolicyRef("untrained", str(folder), None, fingerprint(model.parameters()))
     save_policy(model, processor, policy, folder)
@@ -87,7 +94,7 @@ def desktop() -> SimulatedEnv:
     return SimulatedEnv(SCREEN)
 
 
-def episodes(tiny: Tiny, tasks: Sequence[Task], *, samples: int = 1, temperature: float = 3.0) -> list[Trajectory]:
+def episodes(tiny: Tiny, tasks: Sequence[Task], *, samples: int = 1, temperature: float = 1.0) -> list[Trajectory]:
     """What an untrained policy does: it babbles until the episode ends, with as many screenshots as turns."""
     specs = plan(
         tiny.config, tasks, partition="babble", samples=samples, temperature=temperature, max_turns=4, iteration=1

@@ -133,12 +133,13 @@ def test_generate_of_transformers_continues_as_the_local_engine_does(tiny: Tiny,
 def test_a_build_is_decided_by_its_seed(tiny: Tiny) -> None:
     tokenizer, sizes = tiny.chat.processor.tokenizer, tiny.config.model.tiny
     first, again, other = (fingerprint(build_model(tokenizer, sizes, seed).parameters()) for seed in (0, 0, 1))
-    assert first == again == tiny.policy.fingerprint
+    assert first == again
     assert other != first
 
 
 def test_the_language_model_starts_out_copying_what_is_alike(tiny: Tiny) -> None:
-    for layer in tiny.model.model.language_model.layers:
+    model: Any = build_model(tiny.chat.processor.tokenizer, tiny.config.model.tiny, seed=0)
+    for layer in model.model.language_model.layers:
         attention = layer.self_attn
         assert torch.equal(attention.q_proj.weight, attention.k_proj.weight)
         identity = attention.o_proj.weight @ attention.v_proj.weight
