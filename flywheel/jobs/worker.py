@@ -182,26 +182,21 @@ def _ignore(number: int, frame: FrameType | None) -> None:
     """SIGCHLD needs a handler, or the wake-up socket stays silent."""
 
 
-def warm_up(modules: Sequence[str]) -> bool:
-    """Import what jobs need; False when that fails, so that the job itself can say why in its own log.
+def warm_up(modules: Sequence[str]) -> None:
+    """Import what jobs need. What cannot be imported is left for the job, which then says why in its own log.
 
     OpenBLAS starts its threads while numpy is imported unless told otherwise; a process that forks must have none.
     """
     limits = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
     before = dict(os.environ)
     os.environ.update(limits)
-    try:
-        for module in modules:
+    for module in modules:
+        with contextlib.suppress(ImportError):
             importlib.import_module(module)
-    except ImportError as error:
-        print(f"The worker stays cold: {error}.", file=sys.stderr)
-        return False
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+    os.environ.clear()
+    os.environ.update(before)
     gc.collect()
     gc.freeze()
-    return True
 
 
 def main() -> None:
@@ -213,7 +208,9 @@ def main() -> None:
     channel.set_inheritable(False)
     adopt_orphans()
     modules = sys.argv[2:]
-    request = Keeper(channel, warm=bool(modules) and warm_up(modules)).serve()
+    if modules:
+        warm_up(modules)
+    request = Keeper(channel, warm=bool(modules)).serve()
     if request is not None:
         from flywheel.jobs.base import main as run_job
 

@@ -1,6 +1,7 @@
 """Heavy stages under Dagster: launched through Pipes, followed by MLflow, ended with the step that started them."""
 
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,9 @@ import dagster as dg
 from flywheel.jobs.launcher import Advance, Launcher, Listener
 from flywheel.resources.tracking import Tracking
 from flywheel.workspace import Workspace
+
+# Dagster's own message readers call its own preview functions, and warn of it at every launch.
+warnings.filterwarnings("ignore", category=dg.PreviewWarning, module=r"dagster\._core\.pipes")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """The loop through the external asset: reporting, the guard, staleness."""
 
+import os
 import time
 from collections.abc import Callable
 
@@ -9,7 +10,8 @@ from made_up_house import House
 
 from flywheel.assets.automation import GROUPS, ITERATION
 from flywheel.assets.policies import incoming_policy, policy
-from flywheel.errors import PolicyError
+from flywheel.errors import PartitionBusyError, PolicyError
+from flywheel.store.store import TrajectoryStore
 
 
 def observed(house: House, partition: str) -> dg.EventLogRecord:
@@ -70,8 +72,6 @@ def test_a_policy_whose_folder_is_gone(house: House) -> None:
 
 
 def test_re_materialising_replaces_exactly_that_partition(house: House) -> None:
-    from flywheel.store.store import TrajectoryStore
-
     house.materialize(*GROUPS["alignment"])
     for _ in range(2):
         house.materialize("trajectories", partition="iter-01")
@@ -82,3 +82,15 @@ def test_re_materialising_replaces_exactly_that_partition(house: House) -> None:
     assert store.partitions() == ["eval-sft", "iter-01"]
     versions = house.latest("trajectories", "iter-01").tags
     assert versions["dagster/data_version"] == "iter-01/2"
+
+
+def test_a_partition_that_another_process_writes_is_a_sentence(house: House) -> None:
+    house.materialize(*GROUPS["alignment"])
+    store = TrajectoryStore(house.config.store_root)
+    store.begin("iter-01")
+    try:
+        with pytest.raises(PartitionBusyError, match=f"iter-01.* {os.getpid()}"):
+            house.materialize("trajectories", partition="iter-01")
+    finally:
+        store.release("iter-01")
+    house.materialize("trajectories", partition="iter-01")
