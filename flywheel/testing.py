@@ -49,18 +49,7 @@ def random_trajectory(
     rng = np.random.default_rng(int.from_bytes(hashlib.sha256(id.encode()).digest()[:8], "big"))
     screen = Size(*size)
     succeeded = bool(rng.random() < 0.6)
-    level = int(rng.integers(1, 5))
-    task = Task(
-        id=f"task-{int(rng.integers(0, 40)):02d}",
-        instruction="Open the settings, tick “Wi‑Fi” & press <Save>.",
-        domain="desktop",
-        config=({"type": "launch", "parameters": {"command": ["settings"]}},),
-        evaluator={"func": "exact_match", "expected": {"type": "rule", "rules": {"expected": "on"}}},
-        family="settings" if level < 3 else "forms",
-        level=level,
-        split="train" if rng.random() < 0.8 else "heldout",
-        raw={"id": id, "snapshot": "init"},
-    )
+    task = _task(rng, id)
     drawn = Trajectory(
         id=id,
         task=task,
@@ -81,6 +70,21 @@ def random_trajectory(
         wall_seconds=float(rng.random()),
     )
     return replace(drawn, **fields)
+
+
+def _task(rng: np.random.Generator, id: str) -> Task:
+    level = int(rng.integers(1, 5))
+    return Task(
+        id=f"task-{int(rng.integers(0, 40)):02d}",
+        instruction="Open the settings, tick “Wi‑Fi” & press <Save>.",
+        domain="desktop",
+        config=({"type": "launch", "parameters": {"command": ["settings"]}},),
+        evaluator={"func": "exact_match", "expected": {"type": "rule", "rules": {"expected": "on"}}},
+        family="settings" if level < 3 else "forms",
+        level=level,
+        split="train" if rng.random() < 0.8 else "heldout",
+        raw={"id": id, "snapshot": "init"},
+    )
 
 
 def _turns(
