@@ -63,7 +63,7 @@ def sft_checkpoint(
     }
     run = jobs.run(context, "sft", SFT, args)
     trained = PolicyRef(**run.result["policy"])
-    report_policy(context, workspace, trained, 1, run)
+    report_policy(context, trained, 1, run)
     return show.checkpoint(run)
 
 

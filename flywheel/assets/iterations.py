@@ -101,7 +101,7 @@ def checkpoint(
         "seed": derive_seed(config.seed, "sft", iteration),
     }
     run = jobs.run(context, "sft", partition, args)
-    report_policy(context, workspace, PolicyRef(**run.result["policy"]), iteration + 1, run)
+    report_policy(context, PolicyRef(**run.result["policy"]), iteration + 1, run)
     return show.checkpoint(run)
 
 

@@ -24,16 +24,12 @@ policy = dg.AssetSpec(
 )
 
 
-def report_policy(
-    context: dg.AssetExecutionContext, workspace: Workspace, trained: PolicyRef, iteration: int, run: StageRun
-) -> None:
-    """Report `trained` as the policy of `iteration`; nothing after the last one.
+def report_policy(context: dg.AssetExecutionContext, trained: PolicyRef, iteration: int, run: StageRun) -> None:
+    """Report `trained` as the policy of `iteration`, also past the cap, which may be raised later.
 
     The observation goes first: staleness of an external dependency reads observations only, and whatever read the
     policy before a later observation counts as stale.
     """
-    if iteration > workspace.config.flywheel.max_iterations:
-        return
     metadata: dict[str, Any] = {
         "version": trained.version,
         "uri": dg.MetadataValue.path(trained.uri),
