@@ -11,6 +11,7 @@ import torch
 
 from flywheel.chat import Chat
 from flywheel.config import Config, load_config
+from flywheel.datasets.sets import row_of
 from flywheel.envs.simulated.env import SimulatedEnv
 from flywheel.envs.simulated.tasks import generate_tasks, save_tasks
 from flywheel.jobs.base_model import offline_processor
@@ -21,8 +22,9 @@ from flywheel.rollout.agents.local import LocalAgent
 from flywheel.rollout.agents.scripted import ScriptedAgent
 from flywheel.rollout.groups import plan, play
 from flywheel.trainers.checkpoints import save_policy
+from flywheel.trainers.documents import sample_of
 from flywheel.trainers.model import PolicyModel, fingerprint
-from flywheel.types import Observation, PolicyRef, Sampling, Size, Task, Trajectory
+from flywheel.types import Observation, PolicyRef, Sampling, Size, Task, TrainingSample, Trajectory
 
 SCREEN = Size(160, 128)
 QUIET = (
@@ -106,6 +108,16 @@ def demonstrations(tiny: Tiny, tasks: Sequence[Task]) -> list[Trajectory]:
     """What the oracle does."""
     specs = plan(tiny.config, tasks, partition="shown", samples=1, temperature=0.0, max_turns=16)
     return _play(tiny, specs, ScriptedAgent(tiny.chat.space))
+
+
+def shown(tiny: Tiny, count: int) -> list[TrainingSample]:
+    """Demonstrations as documents to train on."""
+    documents = []
+    for trajectory in demonstrations(tiny, some_tasks(count)):
+        screens = [turn.observation.screenshot for turn in trajectory.turns]
+        row = row_of(trajectory, tiny.chat.words, "demonstration") | {"images": screens}
+        documents.append(sample_of(row, tiny.chat))
+    return documents
 
 
 def _play(tiny: Tiny, specs: Sequence[Any], agent: Any) -> list[Trajectory]:

@@ -15,7 +15,7 @@ def sample_of(row: dict[str, Any], chat: Chat) -> TrainingSample:
     Masked turns (`turn_mask`) stay as context with weight 0.
     """
     flags = row.get("turn_mask") or None
-    build = _recorded if any(row.get("completion_ids") or []) else _from_messages
+    build = _recorded if _is_recorded(row, chat) else _from_messages
     ids, trained, grids = build(row, chat, flags)
     return TrainingSample(
         trajectory_id=row.get("trajectory_id") or "",
@@ -27,6 +27,13 @@ def sample_of(row: dict[str, Any], chat: Chat) -> TrainingSample:
         images=tuple(row["images"]),
         image_grids=tuple(grids),
     )
+
+
+def _is_recorded(row: dict[str, Any], chat: Chat) -> bool:
+    """Whether the row has ids, and they say here what its messages say; those of another tokenizer would be noise."""
+    completions = row.get("completion_ids") or []
+    answers = [message["content"] for message in row["messages"] if message["role"] == "assistant"]
+    return any(completions) and [chat.decode(ids) for ids in completions] == answers
 
 
 def _from_messages(row: dict[str, Any], chat: Chat, flags: list[bool] | None) -> tuple[np.ndarray, np.ndarray, Any]:

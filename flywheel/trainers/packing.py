@@ -40,6 +40,8 @@ def pack(samples: Sequence[TrainingSample], *, image_id: int, merge: int = 2) ->
     positions, predict, offset = [], [], 0
     for sample in samples:
         n = len(sample.input_ids)
+        if not n or len(sample.train_mask) != n:
+            raise PackingError(f"Trajectory {sample.trajectory_id} is empty or its mask is of another length.")
         expected = sum(t * h * w for t, h, w in sample.image_grids) // merge**2
         if int((sample.input_ids == image_id).sum()) != expected or len(sample.images) != len(sample.image_grids):
             raise PackingError(f"Trajectory {sample.trajectory_id} does not hold one image for each placeholder.")

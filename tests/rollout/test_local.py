@@ -162,7 +162,7 @@ def test_the_ends_of_the_unit_interval_choose_ids_that_have_a_probability(unifor
 
 
 def test_top_p_samples_only_from_the_nucleus(tiny: Tiny) -> None:
-    """One screen, forty seeds: the smallest nucleus is the greedy token, a small one has a few, all of the mass many."""
+    """One screen, forty seeds: the smallest nucleus is the greedy token, a small one has a few, the whole has many."""
 
     async def firsts(temperature: float, top_p: float) -> set[int]:
         agent = tiny.agent()
