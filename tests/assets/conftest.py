@@ -18,7 +18,7 @@ def _stages_importable() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _quick_sqlite() -> Iterator[None]:
     with quick_sqlite():
         yield
