@@ -73,11 +73,10 @@ class PolicyGradient:
     def advantages(self, rollouts: Sequence[Rollout]) -> np.ndarray:
         """One advantage for each rollout, (B,), float64; exactly 0 in groups without spread."""
         reward_B = torch.tensor([rollout.reward for rollout in rollouts], dtype=torch.float64)
-        if "overlong_penalty" in self.algorithm.needs:
-            lengths_B = torch.tensor([int(rollout.sample.train_mask.sum()) for rollout in rollouts])
-            reward_B = reward_B + overlong_penalty(lengths_B, self._horizon, self._horizon // 4)
-        group_B = group_ids([rollout.sample.group_id for rollout in rollouts])
         tokens_B = torch.tensor([int(rollout.sample.train_mask.sum()) for rollout in rollouts])
+        if "overlong_penalty" in self.algorithm.needs:
+            reward_B = reward_B + overlong_penalty(tokens_B, self._horizon, self._horizon // 4)
+        group_B = group_ids([rollout.sample.group_id for rollout in rollouts])
         return self.algorithm.advantage(reward_B, group_B, tokens_B).numpy()
 
     def update(self, rollouts: Sequence[Rollout], advantage_B: np.ndarray) -> dict[str, float]:
@@ -87,7 +86,8 @@ class PolicyGradient:
         measured: list[dict[str, float]] = []
         for epoch in range(self.config.epochs):
             random = np.random.default_rng(derive_seed(self._seed, "minibatches", self.updates, epoch))
-            for part in np.array_split(random.permutation(len(rollouts)), self.config.minibatches):
+            minibatches = min(self.config.minibatches, len(rollouts))
+            for part in np.array_split(random.permutation(len(rollouts)), minibatches):
                 measured += self._step([rollouts[b] for b in part], advantage_B[part])
         self.updates += 1
         means = {name: float(np.mean([m[name] for m in measured])) for name in (measured[0] if measured else ())}

@@ -1,0 +1,220 @@
+"""Policy gradient on real trajectories of the tiny policy: every algorithm, exact zeros, exact splitting and resuming."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from flywheel.config import RlConfig
+from flywheel.errors import ConfigError, TrainingError
+from flywheel.trainers.algorithms import ALGORITHMS
+from flywheel.trainers.model import PolicyModel, fingerprint
+from flywheel.trainers.packing import pack
+from flywheel.trainers.rl import PolicyGradient, Rollout
+from tests.tiny import Tiny, episodes, some_tasks
+from tests.trainers.killing import in_child
+
+HORIZON = 12 * 4
+"""Tokens of an answer times turns of an episode, as the tiny policy plays here."""
+
+
+@pytest.fixture(scope="module")
+def rollouts(tiny: Tiny) -> list[Rollout]:
+    """Three groups of four: one mixed, one mixed the other way round, one without spread."""
+    played = episodes(tiny, some_tasks(3), samples=4)
+    rewards = [1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.25, 1.0, 0.5, 0.5, 0.5, 0.5]
+    return [Rollout(tiny.chat.sample(t), reward) for t, reward in zip(played, rewards, strict=True)]
+
+
+def trainer(policy: PolicyModel, states: Path, pack_tokens: int = 4096, **config: Any) -> PolicyGradient:
+    settings = RlConfig(**{"algorithm": "grpo", "lr": 1e-3, **config})
+    return PolicyGradient(policy, settings, pack_tokens=pack_tokens, states=states, horizon=HORIZON, seed=0)
+
+
+def update(made: PolicyGradient, rollouts: list[Rollout]) -> dict[str, float]:
+    return made.update(rollouts, made.advantages(rollouts))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_of_the_table_takes_an_update(
+    tiny: Tiny, rollouts: list[Rollout], tmp_path: Path, name: str
+) -> None:
+    policy = tiny.fresh()
+    vision = list(policy.model.model.visual.parameters())
+    before, frozen = fingerprint(policy.trainable), fingerprint(vision)
+    made = trainer(policy, tmp_path, algorithm=name)
+    figures = update(made, rollouts)
+    assert fingerprint(policy.trainable) != before
+    assert fingerprint(vision) == frozen
+    assert all(parameter.grad is None for parameter in vision)
+    assert all(np.isfinite(value) for value in figures.values()), figures
+    assert figures["informative_groups"] == pytest.approx(2 / 3)
+    assert figures["reward"] == pytest.approx(np.mean([rollout.reward for rollout in rollouts]))
+    assert figures["grad_norm"] > 0
+    assert made.updates == 1
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_update_raises_what_was_better_than_its_group(
+    tiny: Tiny, rollouts: list[Rollout], tmp_path: Path, name: str
+) -> None:
+    """The sign that matters: logprobs of the best of a group rise against those of the others."""
+    policy = tiny.fresh()
+    made = trainer(policy, tmp_path, algorithm=name, lr=1e-4)
+    advantage_B = made.advantages(rollouts)
+
+    def gap() -> float:
+        with torch.no_grad():
+            row = pack([rollout.sample for rollout in rollouts], image_id=tiny.chat.image_id)
+            logp_K = policy.logprobs(row).numpy()
+        mean_B = np.array([logp_K[row.document_K == b].mean() for b in range(len(rollouts))])
+        return float((mean_B * advantage_B).sum())
+
+    before = gap()
+    made.update(rollouts, advantage_B)
+    assert gap() > before
+
+
+def test_groups_without_spread_change_nothing_at_all(tiny: Tiny, rollouts: list[Rollout], tmp_path: Path) -> None:
+    """Not even by the optimiser's momentum: a step is not taken."""
+    policy = tiny.fresh()
+    made = trainer(policy, tmp_path)
+    update(made, rollouts)
+    before = fingerprint(policy.model.parameters())
+    flat = [Rollout(rollout.sample, 0.7) for rollout in rollouts]
+    assert not made.advantages(flat).any()
+    figures = update(made, flat)
+    assert fingerprint(policy.model.parameters()) == before
+    assert figures["informative_groups"] == 0.0
+    assert figures["mean_abs_advantage"] == 0.0
+    assert "loss" not in figures
+    assert made.updates == 2
+
+
+def test_lone_episodes_are_no_group(tiny: Tiny, rollouts: list[Rollout], tmp_path: Path) -> None:
+    made = trainer(tiny.fresh(), tmp_path)
+    assert made.advantages(rollouts[:1]).tolist() == [0.0]
+
+
+def test_the_first_ratio_is_one(tiny: Tiny, rollouts: list[Rollout], tmp_path: Path) -> None:
+    """What the engine recorded is what the trainer computes, so nothing is off-policy before the first step."""
+    figures = update(trainer(tiny.fresh(), tmp_path), rollouts)
+    assert figures["ratio_mean"] == pytest.approx(1.0, abs=1e-4)
+    assert figures["approx_kl"] == pytest.approx(0.0, abs=1e-6)
+    assert figures["clip_fraction"] == 0.0
+
+
+def test_a_second_pass_is_off_policy(tiny: Tiny, rollouts: list[Rollout], tmp_path: Path) -> None:
+    """Guards the test above."""
+    figures = update(trainer(tiny.fresh(), tmp_path, epochs=2), rollouts)
+    assert figures["approx_kl"] > 1e-4
+
+
+def test_the_reference_is_the_policy_at_the_start(tiny: Tiny, rollouts: list[Rollout], tmp_path: Path) -> None:
+    policy = tiny.fresh()
+    made = trainer(policy, tmp_path, kl=0.1)
+    first, second = update(made, rollouts), update(made, rollouts)
+    assert first["ref_kl"] == 0.0
+    assert second["ref_kl"] > 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "terms"),
+    [
+        *((name, {}) for name in ("grpo", "gspo", "dr_grpo", "dapo", "rloo", "ppo")),
+        ("gspo", {"kl": 0.1, "entropy": 0.01}),
+    ],
+)
+def test_cutting_a_step_into_rows_changes_nothing(
+    tiny: Tiny, rollouts: list[Rollout], tmp_path: Path, name: str, terms: dict[str, float]
+) -> None:
+    """Compared before the optimiser, whose normalisation would hide a factor."""
+    found, figures = [], []
+    for pack_tokens in (10**6, 700, 1):
+        policy = tiny.fresh()
+        made = trainer(policy, tmp_path / str(pack_tokens), pack_tokens, algorithm=name, **terms)
+        gradients: list[torch.Tensor] = []
+
+        def instead_of_a_step(policy: PolicyModel = policy, into: list[torch.Tensor] = gradients) -> dict[str, float]:
+            into += [parameter.grad.flatten() for parameter in policy.trainable if parameter.grad is not None]
+            return {}
+
+        made._optimisation.step = instead_of_a_step  # type: ignore[method-assign]
+        figures.append(update(made, rollouts))
+        found.append(torch.cat(gradients))
+    for other, measured in zip(found[1:], figures[1:], strict=True):
+        assert (other - found[0]).norm() <= 1e-5 * found[0].norm()
+        assert measured == pytest.approx(figures[0], rel=1e-4, abs=1e-6)
+
+
+def test_minibatches_are_steps_and_hold_each_trajectory_once(
+    tiny: Tiny, rollouts: list[Rollout], tmp_path: Path
+) -> None:
+    made = trainer(tiny.fresh(), tmp_path, minibatches=5, epochs=2, kl=0.01)
+    seen: list[list[str]] = []
+    step = made._step
+
+    def noted(part: list[Rollout], advantage_B: np.ndarray) -> Any:
+        seen.append([rollout.sample.trajectory_id for rollout in part])
+        return step(part, advantage_B)
+
+    made._step = noted  # type: ignore[method-assign,assignment]
+    update(made, rollouts)
+    everyone = sorted(rollout.sample.trajectory_id for rollout in rollouts)
+    assert len(seen) == 10
+    assert sorted(sum(seen[:5], [])) == sorted(sum(seen[5:], [])) == everyone
+    assert seen[:5] != seen[5:]
+
+
+def test_more_minibatches_than_trajectories(tiny: Tiny, rollouts: list[Rollout], tmp_path: Path) -> None:
+    """As when most episodes of an update were lost."""
+    figures = update(trainer(tiny.fresh(), tmp_path, minibatches=8), rollouts[:3])
+    assert np.isfinite(figures["loss"])
+
+
+def test_a_trajectory_without_a_trained_token_is_refused(tiny: Tiny, rollouts: list[Rollout], tmp_path: Path) -> None:
+    sample = rollouts[0].sample
+    silent = Rollout(replace(sample, train_mask=np.zeros_like(sample.train_mask)), 1.0)
+    made = trainer(tiny.fresh(), tmp_path)
+    with pytest.raises(TrainingError, match="without a trained token"):
+        made.update([silent, *rollouts[1:4]], np.array([1.0, -0.5, -0.5, 0.0]))
+
+
+def test_an_unknown_algorithm_is_refused_by_name(tiny: Tiny, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="did you mean 'gspo'"):
+        trainer(tiny.fresh(), tmp_path, algorithm="gsppo")
+
+
+def test_dapo_punishes_length_and_others_do_not(tiny: Tiny, rollouts: list[Rollout], tmp_path: Path) -> None:
+    """Same reward, one answer at the limit of tokens: the penalty alone makes the difference."""
+    sample = rollouts[0].sample
+    short = np.zeros_like(sample.train_mask)
+    short[np.flatnonzero(sample.train_mask)[:4]] = True
+    long = np.zeros_like(sample.train_mask)
+    long[-HORIZON:] = True
+    pair = [Rollout(replace(sample, train_mask=mask), 1.0) for mask in (short, long)]
+    assert trainer(tiny.fresh(), tmp_path, algorithm="grpo").advantages(pair).tolist() == [0.0, 0.0]
+    first, second = trainer(tiny.fresh(), tmp_path, algorithm="dapo").advantages(pair)
+    assert first > 0 > second
+
+
+def test_resumed_updates_are_the_same_updates(tiny: Tiny, rollouts: list[Rollout], tmp_path: Path) -> None:
+    """Four updates at once; two, a save, another process, and two more. The reference stays the one of the start."""
+    config = {"minibatches": 2, "kl": 0.05}
+
+    def run(states: Path, updates: int, save: bool) -> str:
+        policy = tiny.fresh()
+        made = trainer(policy, states, **config)
+        while made.updates < updates:
+            update(made, rollouts)
+        if save:
+            made.save()
+        return fingerprint(policy.model.parameters())
+
+    expected = in_child(lambda: run(tmp_path / "whole", 4, save=False))
+    half = in_child(lambda: run(tmp_path / "parts", 2, save=True))
+    assert in_child(lambda: run(tmp_path / "parts", 2, save=False)) == half != expected
+    assert in_child(lambda: run(tmp_path / "parts", 4, save=False)) == expected
