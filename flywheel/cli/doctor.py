@@ -44,7 +44,7 @@ def _findings(config: "Config", policy: "PolicyRef | None") -> "Iterator[Finding
     with stages(config) as run:
         yield from machine_findings(config)
         yield ports()
-        result = run.run("doctor", policy.version if policy else "throw-away", {"policy": policy and asdict(policy)})
+        result = run.look("doctor", policy.version if policy else "throw-away", {"policy": policy and asdict(policy)})
     yield from (Finding(**finding) for finding in result["findings"])
 
 
@@ -64,5 +64,5 @@ def ports(host: str = "127.0.0.1") -> "Finding":
 
 def _print(finding: "Finding") -> None:
     verdict = "[green]ok  [/green]" if finding.ok else "[bold red]FAIL[/bold red]"
-    out().print(verdict, f" {finding.name:<12} {finding.detail}", sep="", end="", markup=True)
-    out().print(f" -> {finding.mend}" if finding.mend else "", markup=False)
+    out().print(verdict, end=" ")
+    out().print(f"{finding.name:<12} {finding.detail}" + (f" -> {finding.mend}" if finding.mend else ""), markup=False)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from flywheel.cli.output import err
-from flywheel.jobs.launcher import Advance, Listener
+from flywheel.jobs.launcher import Advance
 
 
 class Bar:
@@ -33,10 +33,6 @@ class Bar:
         """A line above the bar. The sentence that a stage stops with is left out: the command ends with it."""
         if not line.startswith(f"{self._stage}: "):
             self._progress.console.print(line, style="dim", markup=False)
-
-    def listener(self) -> Listener:
-        """For a launcher."""
-        return Listener(progress=self.advance, log=self.say)
 
 
 @contextmanager

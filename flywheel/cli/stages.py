@@ -4,15 +4,17 @@ Tasks, demonstrations and the base policy follow from the profile alone, so a co
 policy that was trained is somebody's choice: it must exist.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from functools import cached_property
 from typing import Any
 
 from flywheel.cli.progress import Bar, bar
 from flywheel.config import Config
-from flywheel.jobs.launcher import Launcher
+from flywheel.jobs.launcher import Launcher, Listener
 from flywheel.jobs.tasks import SPLITS, build_tasks, task_file
+from flywheel.resources.tracking import Tracking
 from flywheel.seeds import derive_seed
 from flywheel.types import PolicyRef, Split
 from flywheel.workspace import Workspace
@@ -24,14 +26,40 @@ BASE = "base"
 class Stages:
     """Runs stages of one configuration, one after another."""
 
-    def __init__(self, config: Config, launcher: Launcher, bar: Bar) -> None:
+    def __init__(self, config: Config, launcher: Launcher, bar: Bar, stack: ExitStack) -> None:
         self.config, self.workspace = config, Workspace(config)
-        self._launcher, self._bar = launcher, bar
+        self._launcher, self._bar, self._stack = launcher, bar, stack
 
     def run(self, stage: str, key: str, args: Mapping[str, Any]) -> dict[str, Any]:
         """The stage's result; its files lie in `runs/<stage>-<key>`. Raises the stage's own `FlywheelError`."""
+        tracking = self._tracking
+        tracked = tracking.start(f"{stage}-{key}", self.config, args) if tracking else None
+        try:
+            result = self.look(stage, key, args, tracked.add if tracked else None)
+        except BaseException:
+            if tracked:
+                tracked.fail()
+            raise
+        if tracked:
+            tracked.finish(result)
+        return result
+
+    @cached_property
+    def _tracking(self) -> Tracking | None:
+        """Connected for the first stage that is tracked, not before: a look must not create a database."""
+        return self._stack.enter_context(Tracking.of(self.config))
+
+    def look(
+        self,
+        stage: str,
+        key: str,
+        args: Mapping[str, Any],
+        on_metrics: Callable[[dict[str, float]], None] | None = None,
+    ) -> dict[str, Any]:
+        """As `run`, for stages that only look: they leave no run in MLflow."""
         self._bar.begin(stage, key)
-        return self._launcher.run(stage, self.config, args, self.workspace.run_dir(stage, key), self._bar.listener())
+        listener = Listener(progress=self._bar.advance, log=self._bar.say, metrics=on_metrics)
+        return self._launcher.run(stage, self.config, args, self.workspace.run_dir(stage, key), listener)
 
     def tasks(self, split: Split) -> str:
         """The file of a split, made if it is not there."""
@@ -82,5 +110,5 @@ class Stages:
 @contextmanager
 def stages(config: Config) -> Iterator[Stages]:
     """Stages with a progress bar; leaving ends every process that was started."""
-    with bar() as shown, Launcher() as launcher:
-        yield Stages(config, launcher, shown)
+    with bar() as shown, Launcher() as launcher, ExitStack() as stack:
+        yield Stages(config, launcher, shown, stack)

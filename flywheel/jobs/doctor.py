@@ -49,18 +49,15 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
     """`args`: policy (a reference, or None for a tiny one that is thrown away). Returns the findings."""
     started = time.perf_counter()
     use_threads(config)
-    with _policy(config, args["policy"]) as (policy, model, chat):
-        findings = list(policy_findings(config, policy, model, chat))
-    return {
-        "policy": policy.version,
-        "findings": [asdict(finding) for finding in findings],
-        "seconds": time.perf_counter() - started,
-    }
+    findings = [accelerator(config.model.device)]
+    if findings[0].ok:
+        with _policy(config, args["policy"]) as (policy, model, chat):
+            findings += policy_findings(config, policy, model, chat)
+    return {"findings": [asdict(finding) for finding in findings], "seconds": time.perf_counter() - started}
 
 
 def policy_findings(config: Config, policy: PolicyRef, model: Any, chat: Chat) -> Iterator[Finding]:
     """Every check of a policy. Those that need an episode are left out when none can be played."""
-    yield accelerator(config.model.device)
     yield _guarded("parser", lambda: parser_round_trip(chat.space, chat))
     yield _guarded("coordinates", lambda: coordinate_scale(chat.space))
     yield _guarded("failure", lambda: failure_reaches_evaluator(config, lambda: make_env(config)))
@@ -73,7 +70,7 @@ def policy_findings(config: Config, policy: PolicyRef, model: Any, chat: Chat) -
     tokens = sum(int(sample.train_mask.sum()) for sample in samples)
     yield Finding("engine", True, f"{len(samples)} episodes played, {tokens} tokens sampled")
     yield _guarded("processor", lambda: processor_gives_pixels(chat.processor, chat, samples[0].images[0]))
-    limit, logprobs = AGREEMENT[config.model.dtype], _trainer(model, chat)
+    limit, logprobs = AGREEMENT[config.model.dtype], trainer_logprobs(model, chat)
     yield _guarded("pixels", lambda: pixels_reach_model(samples, logprobs))
     yield _guarded("logprobs", lambda: logprobs_agree(samples, logprobs, limit))
     yield _guarded("packing", lambda: packed_as_separate(samples, logprobs, limit))
@@ -107,7 +104,8 @@ def _samples(config: Config, agent: LocalAgent, chat: Chat) -> list[TrainingSamp
     return [chat.sample(trajectory) for trajectory in played]
 
 
-def _trainer(model: Any, chat: Chat) -> Logprobs:
+def trainer_logprobs(model: Any, chat: Chat) -> Logprobs:
+    """What trainers would make of documents in one packed row; switches the model to packed attention."""
     trainer = PolicyModel(model, chat)
     merge = chat.processor.image_processor.merge_size
 
