@@ -172,7 +172,9 @@ class StoreConfig(Section):
 class Config(Section):
     """Everything that one experiment depends on."""
 
-    experiment: str = Field("default", pattern=r"^[a-z0-9][a-z0-9._-]*$", description="outermost key of all that is made")
+    experiment: str = Field(
+        "default", pattern=r"^[a-z0-9][a-z0-9._-]*$", description="outermost key of all that is made"
+    )
     seed: int = Field(0, description="every random choice derives from it")
     home: str = Field(".flywheel", description="folder of store, checkpoints, datasets and reports")
     model: ModelConfig = ModelConfig()

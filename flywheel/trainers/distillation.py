@@ -40,9 +40,9 @@ def _with_tail(logp_BTK: Tensor) -> Tensor:
 def divergence(student_BTV: Tensor, teacher_BTV: Tensor, alpha: float) -> Tensor:
     """Divergence between two sets of logprobs, one value a token.
 
-        alpha 0  KL(teacher || student);   alpha 1  KL(student || teacher)
-        else     generalised JSD with M = (1 - alpha) student + alpha teacher:
-                 (1 - alpha) KL(student || M) + alpha KL(teacher || M)
+    alpha 0  KL(teacher || student);   alpha 1  KL(student || teacher)
+    else     generalised JSD with M = (1 - alpha) student + alpha teacher:
+             (1 - alpha) KL(student || M) + alpha KL(teacher || M)
     """
     if alpha == 0:
         return _kl(teacher_BTV, student_BTV)
