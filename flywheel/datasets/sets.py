@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 from PIL import Image
 
 from flywheel.chat import Words
 from flywheel.errors import DataError
-from flywheel.types import Screenshot, Trajectory
+from flywheel.types import Codec, Screenshot, Trajectory
 
+_CODECS: dict[str, Codec] = {"PNG": "png", "WEBP": "webp", "JPEG": "jpeg"}
 FEATURES = datasets.Features(
     {
         "trajectory_id": datasets.Value("string"),
@@ -73,17 +75,26 @@ def keep_per_task(trajectories: Iterable[Trajectory], most: int) -> list[Traject
 
 
 def save_set(rows: Sequence[dict[str, Any]], folder: Path, mixed_in: Path | None = None) -> None:
-    """Write a set in place of whatever was there, after those of the set `mixed_in`; raises `DataError` for an empty
-    one."""
+    """Write a set in place of whatever was there: the rows of the set `mixed_in`, then these.
+
+    Raises `DataError` when there are no rows, when `mixed_in` is no set of ours, or when the disk is full; what was
+    there before then stays.
+    """
     if not rows:
         raise DataError(f"The set {folder.name} would be empty; nothing passed its filter.")
-    staged = folder.with_name(folder.name + ".tmp")
-    shutil.rmtree(staged, ignore_errors=True)
     columns = {name: [row[name] for row in rows] for name in FEATURES}
     made = datasets.Dataset.from_dict(columns, features=FEATURES)
     if mixed_in is not None:
-        made = datasets.concatenate_datasets([_opened(mixed_in), made])
-    made.save_to_disk(staged)
+        made = datasets.concatenate_datasets([_ours(mixed_in), made])
+    staged = folder.with_name(folder.name + ".tmp")
+    shutil.rmtree(staged, ignore_errors=True)
+    try:
+        made.save_to_disk(staged)
+    except OSError as error:
+        shutil.rmtree(staged, ignore_errors=True)
+        raise DataError(
+            f"The set {folder} could not be written ({error}); free some space and run it again."
+        ) from error
     shutil.rmtree(folder, ignore_errors=True)
     staged.replace(folder)
 
@@ -95,7 +106,7 @@ def load_rows(folder: Path) -> Iterator[dict[str, Any]]:
     if missing:
         raise DataError(f"{folder} lacks the column {sorted(missing)[0]!r}, which every training set here has.")
     for row in dataset.cast_column("images", datasets.List(datasets.Image(decode=False))):
-        yield {**row, "images": [_screenshot(image["bytes"], folder) for image in row["images"]]}
+        yield {**row, "images": [_screenshot(image, folder) for image in row["images"]]}
 
 
 def size_of(folder: Path) -> int:
@@ -110,9 +121,25 @@ def _opened(folder: Path) -> datasets.Dataset:
         raise DataError(f"{folder} holds no training set ({str(error).splitlines()[0]}); make it again.") from error
 
 
-def _screenshot(data: bytes, folder: Path) -> Screenshot:
+def _ours(folder: Path) -> datasets.Dataset:
+    dataset = _opened(folder)
+    if dataset.features != FEATURES:
+        raise DataError(f"{folder} has other columns than the sets made here, so it cannot be mixed in; name it apart.")
+    return dataset
+
+
+def _screenshot(image: dict[str, Any], folder: Path) -> Screenshot:
+    """Whole images only: a truncated one would fail in the middle of training. Sets of others may name files."""
     try:
-        with Image.open(io.BytesIO(data)) as image:
-            return Screenshot(data, image.width, image.height, "png" if image.format == "PNG" else "webp")
-    except OSError as error:
+        data = Path(image["path"]).read_bytes() if image["bytes"] is None else image["bytes"]
+        with Image.open(io.BytesIO(data)) as opened:
+            codec = _CODECS.get(opened.format or "")
+            if codec == "png":
+                opened.verify()  # checksums: a tenth of the time that decoding takes
+            else:
+                opened.load()
+            if codec is None:
+                return Screenshot.from_array(np.asarray(opened.convert("RGB")))
+            return Screenshot(data, opened.width, opened.height, codec)
+    except (OSError, SyntaxError) as error:
         raise DataError(f"{folder} holds an image that cannot be read ({error}); make the set again.") from error

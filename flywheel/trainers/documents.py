@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from flywheel.chat import Chat
+from flywheel.errors import DataError
 from flywheel.trainers.labels import IGNORE, sft_labels
 from flywheel.types import TrainingSample
 
@@ -31,9 +32,10 @@ def sample_of(row: dict[str, Any], chat: Chat) -> TrainingSample:
 
 def _is_recorded(row: dict[str, Any], chat: Chat) -> bool:
     """Whether the row has ids, and they say here what its messages say; those of another tokenizer would be noise."""
-    completions = row.get("completion_ids") or []
+    prompts, completions = row.get("prompt_ids") or [], row.get("completion_ids") or []
     answers = [message["content"] for message in row["messages"] if message["role"] == "assistant"]
-    return any(completions) and [chat.decode(ids) for ids in completions] == answers
+    whole = any(completions) and len(prompts) == len(completions)
+    return whole and [chat.decode(ids) for ids in completions] == answers
 
 
 def _from_messages(row: dict[str, Any], chat: Chat, flags: list[bool] | None) -> tuple[np.ndarray, np.ndarray, Any]:
@@ -46,7 +48,10 @@ def _recorded(row: dict[str, Any], chat: Chat, flags: list[bool] | None) -> tupl
     compact: list[int] = []
     trained: list[bool] = []
     turns = list(zip(row["prompt_ids"], row["completion_ids"], strict=True))
-    for (prompt, completion), keep in zip(turns, flags or [True] * len(turns), strict=True):
+    flags = flags or [True] * len(turns)
+    if len(flags) != len(turns):
+        raise DataError(f"The conversation has {len(turns)} assistant turns but {len(flags)} flags; give one a turn.")
+    for (prompt, completion), keep in zip(turns, flags, strict=True):
         compact += [*prompt, *completion]
         trained += [False] * len(prompt) + [bool(keep)] * len(completion)
     ids = chat.expand(compact, grids)

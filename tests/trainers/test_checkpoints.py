@@ -1,8 +1,6 @@
 """Checkpoints: whole or not there, and damage is one sentence."""
 
-import resource
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +20,8 @@ from flywheel.trainers.model import PolicyModel, fingerprint
 from flywheel.trainers.optimisation import Optimisation, constant
 from flywheel.types import PolicyRef
 from flywheel.workspace import read_policy
+from tests.limits import files_up_to
 from tests.tiny import Tiny
-
-
-@contextmanager
-def files_up_to(size: int) -> Iterator[None]:
-    """The kernel refuses to let a file grow beyond this, as a full disk does, in the middle of a write."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def changed(policy: PolicyModel) -> PolicyModel:
