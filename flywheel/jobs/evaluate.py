@@ -10,10 +10,11 @@ from typing import Any
 
 from flywheel.config import Config
 from flywheel.envs.simulated.tasks import load_tasks
+from flywheel.errors import DataError
 from flywheel.evaluation.report import to_json
 from flywheel.jobs.base import Progress
 from flywheel.jobs.outcomes import Outcome, examples, outcome_of, report_of, score
-from flywheel.jobs.pool import Publication, RolloutPool, open_store
+from flywheel.jobs.pool import Publication, RolloutPool, begun, open_store
 from flywheel.rollout.episode import EpisodeSpec
 from flywheel.rollout.groups import plan
 from flywheel.types import PolicyRef
@@ -25,13 +26,13 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
     policy, partition = PolicyRef(**args["policy"]), args["partition"]
     specs = _plan(config, args)
     store = open_store(config)
-    attempt = store.begin(partition, config.experiment)
     finish = partial(score, config=config, max_turns=config.eval.max_turns)
-    with RolloutPool(config, policy, finish=finish, digest=outcome_of) as pool:
-        clock = time.perf_counter()
-        outcomes, played = _play(config, pool, specs, Publication(partition, attempt), progress)
-        seconds = time.perf_counter() - clock
-    store.seal(partition, attempt, played, config.experiment)
+    with begun(store, partition, config.experiment) as publication:
+        with RolloutPool(config, policy, finish=finish, digest=outcome_of) as pool:
+            clock = time.perf_counter()
+            outcomes, played = _play(config, pool, specs, publication, progress)
+            seconds = time.perf_counter() - clock
+        store.seal(partition, publication.attempt, played, config.experiment)
     report = report_of(outcomes, policy, args["split"], args["seed"], seconds)
     progress.log(
         f"{policy.version} on {args['split']}: {report.success_rate:.1%} "
@@ -50,6 +51,8 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
 def _plan(config: Config, args: dict[str, Any]) -> list[EpisodeSpec]:
     """`episodes` episodes: the tasks in order, and again from the start when there are fewer tasks."""
     tasks = load_tasks(Path(args["tasks"]))
+    if not tasks or args["episodes"] < 1:
+        raise DataError(f"There is nothing to evaluate: {args['episodes']} episodes of {len(tasks)} tasks.")
     chosen = [tasks[i % len(tasks)] for i in range(args["episodes"])]
     return plan(
         config,

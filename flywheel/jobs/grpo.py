@@ -14,7 +14,7 @@ import numpy as np
 
 from flywheel.config import Config
 from flywheel.envs.simulated.tasks import load_tasks
-from flywheel.errors import DataError
+from flywheel.errors import DataError, InfrastructureError
 from flywheel.jobs.base import Progress
 from flywheel.jobs.outcomes import score
 from flywheel.jobs.pool import RolloutPool, open_store
@@ -32,8 +32,8 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
     """`args`: init, tasks, out, version, partition, iteration, seed. Publishes its rollouts with their advantages."""
     started = time.perf_counter()
     init, out = PolicyRef(**args["init"]), Path(args["out"])
-    states = states_folder(out, *_decides(config, args))
     tasks = _practice(config, load_tasks(Path(args["tasks"])))
+    states = states_folder(out, *_decides(config, args))
     with RolloutPool(config, init, finish=partial(_scored, config), digest=_itself) as pool:
         use_threads(config)
         policy = PolicyModel(pool.model, pool.chat)
@@ -110,6 +110,11 @@ def _update(
     played: list[Trajectory] = pool.play(specs, policy=weights)
     rollout_seconds = time.perf_counter() - clock
     usable = [trajectory for trajectory in played if trajectory.shaped_reward is not None and trajectory.turns]
+    if not usable:
+        raise InfrastructureError(
+            f"None of the {len(played)} episodes of update {number} could be judged ({played[0].error}); mend the "
+            "desktops and run it again: it goes on from its last state."
+        )
     rollouts = [Rollout(pool.chat.sample(trajectory), trajectory.shaped_reward or 0.0) for trajectory in usable]
     advantage_B = trainer.advantages(rollouts)
     metrics = trainer.update(rollouts, advantage_B)

@@ -9,7 +9,8 @@ import asyncio
 import multiprocessing as mp
 import os
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -19,6 +20,7 @@ import torch
 from flywheel.config import Config
 from flywheel.envs.simulated.env import SimulatedEnv
 from flywheel.errors import InfrastructureError
+from flywheel.jobs.processes import die_with_parent
 from flywheel.modeling.policy import load_policy
 from flywheel.rollout.agents.local import LocalAgent
 from flywheel.rollout.episode import EpisodeSpec
@@ -49,6 +51,19 @@ class _Work:
 def open_store(config: Config) -> TrajectoryStore:
     """The store of the configured home."""
     return TrajectoryStore(config.store_root, codec=config.store.codec, fsync=config.store.fsync)
+
+
+@contextmanager
+def begun(store: TrajectoryStore, partition: str, experiment: str) -> Iterator[Publication]:
+    """A new attempt at a partition; a stage that fails before it has sealed it lets go of the partition.
+
+    Raises `PartitionBusyError` when another process holds it.
+    """
+    attempt = store.begin(partition, experiment)
+    try:
+        yield Publication(partition, attempt)
+    finally:
+        store.release(partition, experiment)
 
 
 def make_env(config: Config) -> SimulatedEnv:
@@ -147,6 +162,7 @@ class RolloutPool:
     # --- in the worker --------------------------------------------------------------------------------------
 
     def _serve(self, index: int, connection: Connection, held: list[Connection]) -> None:
+        die_with_parent()
         # The fork copied the parent's ends too; while a worker held one, no worker would ever see the parent hang up.
         for copy in held:
             copy.close()

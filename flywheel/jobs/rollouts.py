@@ -12,7 +12,7 @@ from flywheel.config import Config
 from flywheel.envs.simulated.tasks import load_tasks
 from flywheel.jobs.base import Progress
 from flywheel.jobs.outcomes import examples, mean_terms, outcome_of, report_of, score
-from flywheel.jobs.pool import Publication, RolloutPool, open_store
+from flywheel.jobs.pool import RolloutPool, begun, open_store
 from flywheel.rollout.groups import plan
 from flywheel.seeds import derive_seed
 from flywheel.types import PolicyRef
@@ -37,17 +37,17 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
         seed=args["seed"],
     )
     store = open_store(config)
-    attempt = store.begin(partition, config.experiment)
     finish = partial(score, config=config, max_turns=max_turns)
-    with RolloutPool(config, policy, finish=finish, digest=outcome_of) as pool:
-        clock = time.perf_counter()
-        outcomes = pool.play(
-            specs,
-            publication=Publication(partition, attempt),
-            on_done=lambda count: progress.advance(count, len(specs), "episodes"),
-        )
-        seconds = time.perf_counter() - clock
-    store.seal(partition, attempt, len(specs), config.experiment)
+    with begun(store, partition, config.experiment) as publication:
+        with RolloutPool(config, policy, finish=finish, digest=outcome_of) as pool:
+            clock = time.perf_counter()
+            outcomes = pool.play(
+                specs,
+                publication=publication,
+                on_done=lambda count: progress.advance(count, len(specs), "episodes"),
+            )
+            seconds = time.perf_counter() - clock
+        store.seal(partition, publication.attempt, len(specs), config.experiment)
     report = report_of(outcomes, policy, "train", args["seed"], seconds)
     progress.log(f"{partition}: {report.solved} of {report.episodes} solved, {report.steps_per_second:.0f} steps/s.")
     numbers = asdict(report)
@@ -55,7 +55,7 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
     return {
         **numbers,
         "partition": partition,
-        "attempt": attempt,
+        "attempt": publication.attempt,
         "judged": report.episodes,
         "episodes": len(specs),
         "steps": sum(outcome.turns for outcome in outcomes),
