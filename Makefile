@@ -2,19 +2,24 @@
 #   make demo ARGS="--json demo.json --seed 3"
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help install demo test dev bench lint docs
+.PHONY: help install demo test dev bench lint docs unsound
 
 PYTHON ?= python3
 ARGS ?=
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-# The stamp says for which folder the environment was made. It is void when the environment does not run (half made, moved,
-# its Python upgraded away): the recipe below then starts over.
+# The stamp says for which folder the environment was made. An environment that does not run (half made, its Python upgraded
+# away) or was moved here from elsewhere is made anew; one whose installation was interrupted is only installed into again.
 RUNS := $(shell $(BIN)/python -c 'import pip, sys; print(sys.version_info >= (3, 11))' 2>/dev/null)
-ifneq ($(RUNS) $(shell cat $(STAMP) 2>/dev/null),True $(CURDIR))
-$(shell rm -f $(STAMP))
+MADE_FOR := $(shell cat $(STAMP) 2>/dev/null)
+ifneq ($(RUNS) $(MADE_FOR),True $(CURDIR))
+$(STAMP): unsound
 endif
+
+# Debian ships venv without its pip; any pip can put one in.
+MAKE_VENV = $(PYTHON) -m venv --clear .venv >/dev/null 2>&1 || { $(PYTHON) -m venv --clear --without-pip .venv \
+  && $(PYTHON) -m pip --disable-pip-version-check --quiet --python .venv/bin/python install pip; }
 
 help:
 	@echo 'make install   the environment in .venv, pinned by constraints.txt'
@@ -27,11 +32,13 @@ help:
 	@echo 'Arguments: make demo ARGS="--json demo.json --seed 3"'
 
 install: $(STAMP)
+	@echo '.venv is ready.'
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo >&2 \
 	  '$(PYTHON) is older than 3.11 or not there; install Python 3.11 or newer, or name one: make PYTHON=python3.12'; exit 1; }
-	@[ '$(RUNS)' = True ] || { echo 'Making .venv'; $(PYTHON) -m venv --clear .venv; }
+	@[ '$(RUNS)' = True ] && [ '$(or $(MADE_FOR),$(CURDIR))' = '$(CURDIR)' ] \
+	  || { echo 'Making .venv'; $(MAKE_VENV); }
 	@echo 'Installing what flywheel needs into .venv (minutes the first time)'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@printf '%s\n' '$(CURDIR)' > $@
