@@ -16,7 +16,7 @@ from flywheel.trainers.model import PolicyModel, fingerprint
 from flywheel.trainers.packing import pack
 from flywheel.trainers.rl import PolicyGradient, Rollout
 from tests.tiny import Tiny, episodes, some_tasks
-from tests.trainers.killing import in_child
+from tests.killing import in_child
 
 HORIZON = 12 * 4
 """Tokens of an answer times turns of an episode, as the tiny policy plays here."""
