@@ -15,8 +15,8 @@ from flywheel.trainers.algorithms import ALGORITHMS
 from flywheel.trainers.model import PolicyModel, fingerprint
 from flywheel.trainers.packing import pack
 from flywheel.trainers.rl import PolicyGradient, Rollout
-from tests.tiny import Tiny, episodes, some_tasks
 from tests.killing import in_child
+from tests.tiny import Tiny, episodes, some_tasks
 
 HORIZON = 12 * 4
 """Tokens of an answer times turns of an episode, as the tiny policy plays here."""

@@ -17,8 +17,8 @@ from flywheel.trainers.model import PolicyModel, fingerprint
 from flywheel.trainers.packing import pack
 from flywheel.trainers.sft import SftResult, _step, batches, row_loss, train_sft
 from flywheel.types import TrainingSample
-from tests.tiny import Notes, Tiny, shown
 from tests.killing import commit_suicide, in_child, until_done
+from tests.tiny import Notes, Tiny, shown
 
 CONFIG = SftConfig(lr=2e-3, min_lr=2e-4, weight_decay=0.01, batch=4, pack_tokens=512)
 
