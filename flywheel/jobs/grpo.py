@@ -3,9 +3,9 @@
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,9 @@ from flywheel.trainers.model import PolicyModel, fingerprint
 from flywheel.trainers.rl import PolicyGradient, Rollout
 from flywheel.types import PolicyRef, Task, Trajectory
 
+RESAMPLINGS = 3
+"""Rounds in which groups without spread are replaced (DAPO); without a bound a hard or solved task set never ends."""
+
 
 def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """`args`: init, tasks, out, version, partition, iteration, seed. Publishes its rollouts with their advantages."""
@@ -46,7 +49,7 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
             seed=args["seed"],
         )
         with _Shelf(config, args["partition"], states) as shelf:
-            curve = [_update(config, args, pool, trainer, tasks, shelf, progress) for _ in _left(config, trainer)]
+            curve = _Loop(config, args, pool, trainer, tasks, shelf, progress).run()
     ref = PolicyRef(args["version"], str(out), init.version, fingerprint(policy.model.parameters()))
     save_policy(policy.model, policy.chat.processor, ref, out)
     forget_states(out)
@@ -77,61 +80,117 @@ def _decides(config: Config, args: dict[str, Any]) -> list[Any]:
     ]
 
 
-def _left(config: Config, trainer: PolicyGradient) -> Iterator[int]:
-    while trainer.updates < config.rl.steps:
-        yield trainer.updates
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What was played for one update; `usable_B` were judged, and have a rollout and an advantage each."""
+
+    played: list[Trajectory]
+    usable_B: list[Trajectory]
+    rollouts_B: list[Rollout]
+    advantage_B: np.ndarray
+
+    @property
+    def informative_B(self) -> list[bool]:
+        """True in groups that differ in reward."""
+        groups = [rollout.sample.group_id for rollout in self.rollouts_B]
+        told = {group for group, advantage in zip(groups, self.advantage_B, strict=True) if advantage}
+        return [group in told for group in groups]
+
+    @property
+    def informative_groups(self) -> int:
+        pairs = zip(self.rollouts_B, self.informative_B, strict=True)
+        return len({rollout.sample.group_id for rollout, informative in pairs if informative})
 
 
-def _update(
-    config: Config,
-    args: dict[str, Any],
-    pool: RolloutPool,
-    trainer: PolicyGradient,
-    tasks: Sequence[Task],
-    shelf: "_Shelf",
-    progress: Progress,
-) -> dict[str, float]:
-    """One round: groups of episodes under the present weights, one update, and on to the store."""
-    number = trainer.updates
-    random = np.random.default_rng(derive_seed(args["seed"], "tasks", number))
-    chosen = [tasks[i] for i in random.permutation(len(tasks))[: config.rl.prompts]]
-    specs = plan(
-        config,
-        chosen,
-        partition=f"{args['partition']}-{number:04d}",
-        samples=config.rl.group,
-        temperature=config.rl.temperature,
-        max_turns=config.env.max_turns,
-        iteration=args["iteration"],
-        seed=args["seed"],
-    )
-    clock = time.perf_counter()
-    weights = PolicyRef(f"{args['version']}@{number}", args["out"], args["init"]["version"])
-    played: list[Trajectory] = pool.play(specs, policy=weights)
-    rollout_seconds = time.perf_counter() - clock
-    usable = [trajectory for trajectory in played if trajectory.shaped_reward is not None and trajectory.turns]
-    if not usable:
-        raise InfrastructureError(
-            f"None of the {len(played)} episodes of update {number} could be judged ({played[0].error}); mend the "
-            "desktops and run it again: it goes on from its last state."
+@dataclass(frozen=True, slots=True)
+class _Loop:
+    """Update after update, from wherever the trainer stands."""
+
+    config: Config
+    args: dict[str, Any]
+    pool: RolloutPool
+    trainer: PolicyGradient
+    tasks: Sequence[Task]
+    shelf: "_Shelf"
+    progress: Progress
+
+    def run(self) -> list[dict[str, float]]:
+        """What was measured at each update."""
+        curve, rl = [], self.config.rl
+        while self.trainer.updates < rl.steps:
+            curve.append(self._update())
+            done = self.trainer.updates
+            self.progress.metrics(done, curve[-1])
+            self.progress.advance(done, rl.steps, "updates")
+            if rl.save_every and done % rl.save_every == 0 and done < rl.steps:
+                self.shelf.flush()
+                self.trainer.save()
+        return curve
+
+    def _update(self) -> dict[str, float]:
+        """One round: groups of episodes under the present weights, one update, and on to the store."""
+        clock = time.perf_counter()
+        batch = self._collect()
+        rollout_seconds = time.perf_counter() - clock
+        rollouts, advantage_B = batch.rollouts_B, batch.advantage_B
+        if self._resamples and any(batch.informative_B):
+            rollouts = [rollout for rollout, told in zip(rollouts, batch.informative_B, strict=True) if told]
+            advantage_B = advantage_B[batch.informative_B]
+        metrics = self.trainer.update(rollouts, advantage_B)
+        pairs = zip(batch.usable_B, batch.advantage_B.tolist(), strict=True)
+        graded = {trajectory.id: advantage for trajectory, advantage in pairs}
+        self.shelf.add([replace(trajectory, advantage=graded.get(trajectory.id)) for trajectory in batch.played])
+        return metrics | {
+            "success": float(np.mean([trajectory.success for trajectory in batch.usable_B])),
+            "lost": float(len(batch.played) - len(batch.usable_B)),
+            "rollout_seconds": rollout_seconds,
+            "update_seconds": time.perf_counter() - clock - rollout_seconds,
+        }
+
+    @property
+    def _resamples(self) -> bool:
+        return "resampling" in self.trainer.algorithm.needs
+
+    def _collect(self) -> _Batch:
+        """Groups of `rl.prompts` tasks; where the algorithm asks for it, more until as many differ in reward."""
+        prompts = self.config.rl.prompts
+        batch = self._graded(self._play(prompts, 0))
+        for again in range(1, RESAMPLINGS + 1):
+            missing = prompts - batch.informative_groups
+            if not self._resamples or missing <= 0:
+                break
+            batch = self._graded([*batch.played, *self._play(missing, again)])
+        return batch
+
+    def _play(self, prompts: int, again: int) -> list[Trajectory]:
+        number, seed = self.trainer.updates, self.args["seed"]
+        scope = [number, again] if again else [number]
+        random = np.random.default_rng(derive_seed(seed, "tasks", *scope))
+        specs = plan(
+            self.config,
+            [self.tasks[i] for i in random.permutation(len(self.tasks))[:prompts]],
+            partition="-".join([f"{self.args['partition']}-{number:04d}", *map(str, scope[1:])]),
+            samples=self.config.rl.group,
+            temperature=self.config.rl.temperature,
+            max_turns=self.config.env.max_turns,
+            iteration=self.args["iteration"],
+            seed=seed,
         )
-    rollouts = [Rollout(pool.chat.sample(trajectory), trajectory.shaped_reward or 0.0) for trajectory in usable]
-    advantage_B = trainer.advantages(rollouts)
-    metrics = trainer.update(rollouts, advantage_B)
-    graded = dict(zip([trajectory.id for trajectory in usable], advantage_B.tolist(), strict=True))
-    shelf.add([replace(trajectory, advantage=graded.get(trajectory.id)) for trajectory in played])
-    metrics |= {
-        "success": float(np.mean([trajectory.success for trajectory in usable])),
-        "lost": float(len(played) - len(usable)),
-        "rollout_seconds": rollout_seconds,
-        "update_seconds": time.perf_counter() - clock - rollout_seconds,
-    }
-    progress.metrics(trainer.updates, metrics)
-    progress.advance(trainer.updates, config.rl.steps, "updates")
-    if config.rl.save_every and trainer.updates % config.rl.save_every == 0 and trainer.updates < config.rl.steps:
-        shelf.flush()
-        trainer.save()
-    return metrics
+        version = f"{self.args['version']}@{number}"
+        return self.pool.play(specs, policy=PolicyRef(version, self.args["out"], self.args["init"]["version"]))
+
+    def _graded(self, played: list[Trajectory]) -> _Batch:
+        """Raises `InfrastructureError` when no episode could be judged."""
+        usable = [trajectory for trajectory in played if trajectory.shaped_reward is not None and trajectory.turns]
+        if not usable:
+            raise InfrastructureError(
+                f"None of the {len(played)} episodes of update {self.trainer.updates} could be judged "
+                f"({played[0].error}); mend the desktops and run it again: it goes on from its last state."
+            )
+        rollouts = [
+            Rollout(self.pool.chat.sample(trajectory), trajectory.shaped_reward or 0.0) for trajectory in usable
+        ]
+        return _Batch(played, usable, rollouts, self.trainer.advantages(rollouts))
 
 
 def _practice(config: Config, tasks: Sequence[Task]) -> list[Task]:
