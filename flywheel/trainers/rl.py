@@ -81,8 +81,9 @@ class PolicyGradient:
 
     def update(self, rollouts: Sequence[Rollout], advantage_B: np.ndarray) -> dict[str, float]:
         """`epochs` passes of `minibatches` optimiser steps; the mean of what they measured."""
-        reward_B = torch.tensor([rollout.reward for rollout in rollouts])
-        groups = count_groups(reward_B, group_ids([rollout.sample.group_id for rollout in rollouts]))
+        # By advantages, because a penalty may tell episodes of one reward apart.
+        names_B = group_ids([rollout.sample.group_id for rollout in rollouts])
+        groups = count_groups(torch.from_numpy(advantage_B), names_B)
         measured: list[dict[str, float]] = []
         for epoch in range(self.config.epochs):
             random = np.random.default_rng(derive_seed(self._seed, "minibatches", self.updates, epoch))
@@ -93,7 +94,7 @@ class PolicyGradient:
         means = {name: float(np.mean([m[name] for m in measured])) for name in (measured[0] if measured else ())}
         return {
             **means,
-            "reward": float(reward_B.mean()),
+            "reward": float(np.mean([rollout.reward for rollout in rollouts])),
             "mean_abs_advantage": float(np.abs(advantage_B).mean()),
             "informative_groups": groups.informative,
         }
