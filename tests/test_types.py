@@ -43,7 +43,7 @@ def test_the_hash_is_that_of_the_bytes() -> None:
 def test_truncated_bytes_are_an_os_error(codec: str) -> None:
     shot = Screenshot.from_array(pixels(40, 30)).encode(codec)  # type: ignore[arg-type]
     cut = dataclasses.replace(shot, data=shot.data[: len(shot.data) // 2])
-    with pytest.raises(OSError, match="."):
+    with pytest.raises(OSError, match=r"truncated|decoder|identify"):
         cut.image()
 
 
