@@ -62,7 +62,6 @@ def policy_findings(config: Config, policy: PolicyRef, model: Any, chat: Chat) -
     yield _guarded("coordinates", lambda: coordinate_scale(chat.space))
     yield _guarded("failure", lambda: failure_reaches_evaluator(config, lambda: make_env(config)))
     try:
-        # The engine comes before any trainer, which switches the model to packed attention for good.
         samples = _samples(config, LocalAgent(model, chat, policy), chat)
     except FlywheelError as error:
         yield Finding("engine", False, str(error), "look whether the model and its processor belong together.")
@@ -105,7 +104,7 @@ def _samples(config: Config, agent: LocalAgent, chat: Chat) -> list[TrainingSamp
 
 
 def trainer_logprobs(model: Any, chat: Chat) -> Logprobs:
-    """What trainers would make of documents in one packed row; switches the model to packed attention."""
+    """What trainers would make of documents in one packed row."""
     trainer = PolicyModel(model, chat)
     merge = chat.processor.image_processor.merge_size
 

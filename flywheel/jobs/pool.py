@@ -3,16 +3,20 @@
 A tiny model keeps one core busy per process, so two processes play twice as fast where two threads would not. The
 workers are forked before torch starts any thread; the weights lie in shared memory, so what a trainer writes is what
 the next rollout reads, without a copy. Episodes are dealt out by index, which makes the result independent of timing.
+
+A policy on a GPU is played by one worker in a thread: CUDA does not survive a fork, and one engine fills a GPU.
 """
 
 import asyncio
 import multiprocessing as mp
 import os
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
@@ -94,31 +98,41 @@ class RolloutPool:
         # A forked child of a process with running OpenMP threads hangs in its first parallel region.
         torch.set_num_threads(1)
         self.model, self.chat = load_policy(config, policy)
-        self.model.share_memory()
-        self._count = config.rollout.workers or len(os.sched_getaffinity(0))
-        self._workers: list[tuple[Any, Connection]] = []
+        self._forks = bool(self.model.device.type == "cpu")
+        self._count = (config.rollout.workers or len(os.sched_getaffinity(0))) if self._forks else 1
+        self._workers: list[tuple[BaseProcess | threading.Thread, Connection]] = []
 
     def __enter__(self) -> "RolloutPool":
+        if self._forks:
+            self.model.share_memory()
+            self._fork()
+        else:
+            ours, theirs = mp.Pipe()
+            thread = threading.Thread(target=self._serve, args=(0, theirs), daemon=True)
+            thread.start()
+            self._workers.append((thread, ours))
+        return self
+
+    def _fork(self) -> None:
         context = mp.get_context("fork")
         for index in range(self._count):
             ours, theirs = context.Pipe()
             held = [ours, *(connection for _, connection in self._workers)]
-            process = context.Process(target=self._serve, args=(index, theirs, held), daemon=True)
+            process = context.Process(target=self._serve_in_fork, args=(index, theirs, held), daemon=True)
             process.start()
             theirs.close()
             self._workers.append((process, ours))
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        for process, connection in self._workers:
+        for worker, connection in self._workers:
             connection.close()
-            if kind is not None:
-                process.kill()
-        for process, _connection in self._workers:
-            process.join(5)
-            if process.is_alive():
-                process.kill()
-                process.join()
+            if kind is not None and isinstance(worker, BaseProcess):
+                worker.kill()
+        for worker, _connection in self._workers:
+            worker.join(5)
+            if worker.is_alive() and isinstance(worker, BaseProcess):
+                worker.kill()
+                worker.join()
 
     def play(
         self,
@@ -161,11 +175,14 @@ class RolloutPool:
 
     # --- in the worker --------------------------------------------------------------------------------------
 
-    def _serve(self, index: int, connection: Connection, held: list[Connection]) -> None:
+    def _serve_in_fork(self, index: int, connection: Connection, held: list[Connection]) -> None:
         die_with_parent()
         # The fork copied the parent's ends too; while a worker held one, no worker would ever see the parent hang up.
         for copy in held:
             copy.close()
+        self._serve(index, connection)
+
+    def _serve(self, index: int, connection: Connection) -> None:
         try:
             while True:
                 work: _Work = connection.recv()

@@ -55,6 +55,7 @@ class PolicyModel:
     def _logits(self, row: PackedRow) -> Tensor:
         device = self.model.device
         lengths = document_lengths(row.position_ids_4N)
+        use_packed_attention(self.model)  # again: an engine that shares the model has switched it back
         images = [image for sample in row.samples for image in sample.images]
         features = self._kept(images) if self._kept else look(self.model, self.chat, images)
         embeds, places = embed(self.model, torch.from_numpy(row.ids_N)[None].to(device), features)
