@@ -59,8 +59,8 @@ class Tracking:
 
     def _connect(self) -> tuple[Any, str]:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        for noisy in ("mlflow", "alembic"):
-            logging.getLogger(noisy).setLevel(logging.WARNING)
+        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+        logging.getLogger("alembic").setLevel(logging.WARNING)
         from mlflow import MlflowClient
 
         client = MlflowClient(self.uri)
