@@ -1,0 +1,123 @@
+"""The two stages that make training sets, and the one that looks whether a checkpoint loads."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+
+from flywheel.config import Config
+from flywheel.datasets.sets import load_rows
+from flywheel.envs.simulated.tasks import load_tasks, save_tasks
+from flywheel.errors import CheckpointError, DataError, StoreError
+from flywheel.jobs import demonstrations, sft_set, verify
+from flywheel.jobs.pool import open_store
+from flywheel.testing import random_trajectory
+from flywheel.types import PolicyRef
+from flywheel.workspace import iteration_name
+from tests.tiny import Notes, Tiny, small_config, write_tasks
+
+
+def shown(home: Path, count: int = 5) -> tuple[dict[str, Any], Path]:
+    config = small_config(home, f"tasks.demonstrations={count}")
+    args = {"tasks": str(write_tasks(home, 8)), "out": str(home / "shown")}
+    return demonstrations.run(config, args, Notes()), home / "shown"
+
+
+def test_the_oracle_shows_the_first_tasks(tmp_path: Path) -> None:
+    result, folder = shown(tmp_path)
+    rows = list(load_rows(folder))
+    assert result["trajectories"] == len(rows) == 5
+    assert result["turns"] == sum(len(row["images"]) for row in rows)
+    assert sum(result["by_family"].values()) == 5
+    assert [row["task_id"] for row in rows] == [task.id for task in load_tasks(tmp_path / "train.jsonl")[:5]]
+    for row in rows:
+        assert (row["source"], row["policy"], row["reward"]) == ("demonstration", "oracle", 1.0)
+        assert all(row["turn_mask"])
+        assert not any(row["completion_ids"])
+    assert len(datasets.load_from_disk(folder)[0]["images"]) == len(rows[0]["images"])
+
+
+def test_demonstrations_repeat(tmp_path: Path) -> None:
+    first, again = (list(load_rows(shown(tmp_path / name)[1])) for name in ("one", "two"))
+    assert first == again
+
+
+def test_a_task_that_the_oracle_cannot_solve_is_one_sentence(tmp_path: Path) -> None:
+    """Its checker asks for something else than its instruction."""
+    tasks = load_tasks(write_tasks(tmp_path, 3))
+    hopeless = replace(tasks[1], evaluator=tasks[2].evaluator)
+    save_tasks([tasks[0], replace(hopeless, raw={})], tmp_path / "train.jsonl")
+    args = {"tasks": str(tmp_path / "train.jsonl"), "out": str(tmp_path / "shown")}
+    with pytest.raises(DataError, match="The oracle failed at 1 of 2 tasks") as caught:
+        demonstrations.run(small_config(tmp_path), args, Notes())
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "shown").exists()
+
+
+def played(config: Config, iterations: int, *, reward: float | None = None) -> None:
+    """Twelve rollouts an iteration, published and sealed."""
+    store = open_store(config)
+    for iteration in range(1, iterations + 1):
+        name, fields = iteration_name(iteration), {} if reward is None else {"task_reward": reward}
+        attempt = store.begin(name)
+        trajectories = [random_trajectory(f"{name}-{i}", iteration=iteration, **fields) for i in range(12)]
+        store.publish_many(trajectories, partition=name, attempt=attempt)
+        store.seal(name, attempt, 12)
+
+
+def args_for(home: Path, iteration: int, mixed_in: Path | None = None) -> dict[str, Any]:
+    given = str(mixed_in) if mixed_in else None
+    return {"iteration": iteration, "out": str(home / "set"), "demonstrations": given, "seed": 0}
+
+
+@pytest.mark.parametrize(("pool", "iterations"), [("all", ["iter-01", "iter-02"]), ("latest", ["iter-02"])])
+def test_successes_are_kept_with_their_ids(tmp_path: Path, pool: str, iterations: list[str]) -> None:
+    config = small_config(tmp_path, f"flywheel.pool={pool}", "flywheel.per_task=0")
+    played(config, 2)
+    result = sft_set.run(config, args_for(tmp_path, 2), Notes())
+    store = open_store(config)
+    wanted = {t.id: t for name in iterations for t in store.trajectories(name) if t.success}
+    rows = {row["trajectory_id"]: row for row in load_rows(tmp_path / "set")}
+    assert rows.keys() == wanted.keys()
+    assert result["trajectories"] == result["successes"] == len(wanted) > 0
+    assert list(result["by_iteration"]) == iterations
+    for name, row in rows.items():
+        assert [tuple(ids) for ids in row["completion_ids"]] == [turn.completion_ids for turn in wanted[name].turns]
+    assert result["tokens"] == sum(len(ids) for row in rows.values() for ids in row["completion_ids"])
+
+
+def test_demonstrations_are_mixed_in_and_counted_apart(tmp_path: Path) -> None:
+    config = small_config(tmp_path)
+    played(config, 1)
+    result = sft_set.run(config, args_for(tmp_path, 1, shown(tmp_path)[1]), Notes())
+    sources = [row["source"] for row in load_rows(tmp_path / "set")]
+    assert sources.count("demonstration") == result["from_demonstrations"] == 5
+    assert sources.count("rollout") == result["trajectories"] - 5
+
+
+def test_few_of_a_task_are_kept(tmp_path: Path) -> None:
+    config = small_config(tmp_path, "flywheel.per_task=1")
+    played(config, 2)
+    sft_set.run(config, args_for(tmp_path, 2), Notes())
+    tasks = [row["task_id"] for row in load_rows(tmp_path / "set")]
+    assert len(tasks) == len(set(tasks)) > 1
+
+
+def test_an_iteration_without_a_success_is_one_sentence(tmp_path: Path) -> None:
+    config = small_config(tmp_path)
+    played(config, 1, reward=0.0)
+    with pytest.raises(DataError, match=r"No rollout of iter-01 succeeded") as caught:
+        sft_set.run(config, args_for(tmp_path, 1), Notes())
+    assert "\n" not in str(caught.value)
+    with pytest.raises(StoreError, match="iter-02"):
+        sft_set.run(config, args_for(tmp_path, 2), Notes())
+
+
+def test_a_checkpoint_is_verified_bit_by_bit(tiny: Tiny) -> None:
+    result = verify.run(tiny.config, {"policy": asdict(tiny.policy)}, Notes())
+    assert result["parameters"] == sum(parameter.numel() for parameter in tiny.model.parameters())
+    other = PolicyRef("other", tiny.policy.uri, None, "0" * 16)
+    with pytest.raises(CheckpointError, match="not those that were saved as other"):
+        verify.run(tiny.config, {"policy": asdict(other)}, Notes())
