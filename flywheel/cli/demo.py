@@ -15,17 +15,19 @@ if TYPE_CHECKING:
     from flywheel.config import Config
 
 SHORT = (
-    "tasks.train=600",
+    "tasks.train=1000",
     "tasks.heldout=120",
     "eval.episodes=120",
     "sft.steps=100",
-    "rollout.tasks=160",
-    "flywheel.steps=60",
-    "flywheel.max_iterations=2",
+    "rollout.tasks=320",
+    "flywheel.steps=40",
     "flywheel.min_iterations=2",
+    "flywheel.max_iterations=2",
+    "flywheel.min_successes=4",
+    "flywheel.max_collapse=0.5",
     "rl.steps=4",
 )
-"""Every stage once, small: it shows that all of it works, not how well it learns."""
+"""Every stage, small, with gates that the noise of 120 episodes does not trip: it shows that all of it works."""
 LINE = "{:<22} {:>9}  {:<22} {:>8} {:>8}"
 KEYS = ("stage", "iteration", "success_rate", "ci_low", "ci_high", "episodes", "wall_seconds")
 CONTROL = "control_eval_report"
@@ -41,7 +43,7 @@ QUERIES = (
 def demo(
     json: JsonPath = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Short for --set seed=N.")] = None,
-    short: Annotated[bool, typer.Option("--short", help="Every stage, but small: a few minutes less.")] = False,
+    short: Annotated[bool, typer.Option("--short", help="Every stage, but small: to see that it works.")] = False,
     profile: Profile = EMBEDDED,
     settings: Settings = None,
 ) -> None:
@@ -191,6 +193,6 @@ def _show_figures(figures: Mapping[str, float | None]) -> None:
 
 def _show_next(config: "Config") -> None:
     commands = ("make dev", "flywheel trajectories --partition iter-01", *(f'flywheel sql "{sql}"' for sql in QUERIES))
-    out().print(f"Everything is in {config.home_path}. What next:\n", markup=False)
+    out().print(f"\nEverything is in {config.home_path}. What next:\n", markup=False)
     for command in commands:
         out().print(f"  {command}", markup=False)
