@@ -207,7 +207,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class PolicyRef:
-    """A checkpoint: `version` names it in the store, `uri` is a folder or hub id, `fingerprint` a hash of its weights."""
+    """A checkpoint: `version` is its name, `uri` a folder or hub id, `fingerprint` a hash of its weights."""
 
     version: str
     uri: str
