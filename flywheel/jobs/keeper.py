@@ -16,6 +16,11 @@ from pathlib import Path
 from flywheel.errors import InfrastructureError
 from flywheel.jobs.processes import end_family
 
+JOB_ENV = {"OMP_WAIT_POLICY": "PASSIVE", "TQDM_DISABLE": "1"}
+"""What jobs find in their environment unless it says otherwise. Threads that wait by spinning lose a busy machine: with
+one other process on 2 cores, SFT ran at 2,100 tokens a second instead of 16,700. Libraries' own progress bars would
+fill the log."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -118,6 +123,7 @@ class KeeperClient:
         with theirs:
             self._process = subprocess.Popen(
                 argv,
+                env={**JOB_ENV, **os.environ},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,

@@ -22,7 +22,7 @@ from typing import Any
 from flywheel.config import Config
 from flywheel.errors import FlywheelError, InfrastructureError, PartitionBusyError
 from flywheel.jobs.base import FAILED, STAGES, RunFolder
-from flywheel.jobs.keeper import Ended, KeeperClient, signal_name
+from flywheel.jobs.keeper import JOB_ENV, Ended, KeeperClient, signal_name
 
 LAZY = ("requests",)
 """What stages import only when they need it and the worker had better have: qwen-vl-utils brings it, 0.2 s a job."""
@@ -96,7 +96,7 @@ class Launcher:
         with _held(run_dir):
             folder.write_spec(config, args)
             (run_dir / "log.txt").unlink(missing_ok=True)
-            ended = self._wait(stage, config, folder, listener, {**os.environ, **(env or {})})
+            ended = self._wait(stage, config, folder, listener, {**JOB_ENV, **os.environ, **(env or {})})
             return _outcome(stage, folder, ended)
 
     def _wait(self, stage: str, config: Config, folder: RunFolder, listener: Listener, env: Mapping[str, str]) -> Ended:
