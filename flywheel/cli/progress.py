@@ -1,5 +1,6 @@
 """What a person sees while a stage runs: one bar, and above it what the stage says. All of it on standard error."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -47,5 +48,12 @@ def bar() -> Iterator[Bar]:
         TimeElapsedColumn(),
     )
     console = err()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with Progress(
+        *columns,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+        # On one terminal results must go above the bar; into a file they must go there, and rich would not let them.
+        redirect_stdout=sys.stdout.isatty(),
+    ) as progress:
         yield Bar(progress)

@@ -15,6 +15,7 @@ QUIET = (
     "rollout.workers=1",
     "rollout.concurrency=16",
     "rollout.max_tokens=12",
+    "rollout.samples=2",
     "tasks.train=120",
     "tasks.heldout=24",
     "tasks.demonstrations=8",
