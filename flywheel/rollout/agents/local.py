@@ -169,6 +169,12 @@ class LocalAgent:
                 request.future.set_exception(failure)
 
     async def _gather(self) -> None:
+        """Wait for sessions that are busy. Those that can go on at once do so first: publishing what has ended may take
+        longer than `max_wait`, and must not send the others off in a wave of their own."""
+        ready = -1
+        while ready < len(self._waiting) < len(self._sessions):
+            ready = len(self._waiting)
+            await asyncio.sleep(0)
         deadline = time.monotonic() + self._max_wait
         while len(self._waiting) < len(self._sessions):
             self._wake.clear()
