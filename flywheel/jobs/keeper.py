@@ -17,8 +17,8 @@ from flywheel.errors import InfrastructureError
 from flywheel.jobs.processes import end_family
 
 JOB_ENV = {"GOMP_SPINCOUNT": "10000", "TQDM_DISABLE": "1"}
-"""What jobs find in their environment unless it says otherwise. OpenMP threads that spin for long while they wait lose a
-busy machine: beside one other process on 2 cores SFT ran at 2,100 tokens a second instead of 16,700. Not spinning at
+"""What jobs find in their environment unless it says otherwise. OpenMP threads that spin for long while they wait lose
+a busy machine: beside one other process on 2 cores SFT ran at 2,100 tokens a second instead of 16,700. Not spinning at
 all costs a third on a quiet one (14,700 against 23,600). Libraries' own progress bars would fill the log."""
 
 
