@@ -48,3 +48,8 @@ class ActionSpace(Protocol):
     def format(self, action: Action, screen: Size, *, thinking: str | None = None, brief: str | None = None) -> str:
         """Write `action` as a completion that `parse` reads back; raises `ActionError` when the space cannot say it."""
         ...
+
+
+def quote(text: str, most: int = 40) -> str:
+    """Model text inside a sentence: its first characters in quotes, on one line whatever it holds."""
+    return repr(text[:most])

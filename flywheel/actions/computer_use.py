@@ -14,7 +14,7 @@ import json
 from typing import Any
 
 from flywheel.actions import legacy
-from flywheel.actions.base import Parsed
+from flywheel.actions.base import Parsed, quote
 from flywheel.actions.envelope import escape_markup, split_thinking, wrap
 from flywheel.actions.tool_arguments import GRID, PIXELS_PER_NOTCH, READERS, read_arguments, write_arguments
 from flywheel.errors import ActionError
@@ -126,7 +126,7 @@ class ComputerUse:
         if not isinstance(call, dict) or not isinstance(call.get("arguments"), dict):
             raise ActionError('The tool call must be {"name": "computer_use", "arguments": {...}}.')
         if call.get("name") != self.name:
-            raise ActionError(f"There is no tool '{str(call.get('name'))[:40]}'; call {self.name}.")
+            raise ActionError(f"There is no tool {quote(str(call.get('name')))}; call {self.name}.")
         arguments: dict[str, Any] = call["arguments"]
         return arguments
 

@@ -7,6 +7,7 @@ character it prints. Spellings of pyautogui, xdotool (X keysyms), QEMU's `sendke
 import re
 from collections.abc import Iterable
 
+from flywheel.actions.base import quote
 from flywheel.errors import ActionError
 
 # canonical name -> other spellings, written without underscores, spaces and capitals
@@ -100,7 +101,7 @@ def key_name(spelling: str) -> str:
         return name
     canonical = _ALIASES.get(name.lower().replace("_", "").replace(" ", ""))
     if canonical is None:
-        raise ActionError(f"There is no key '{spelling[:40]}'; use names such as ctrl, shift, super, enter, f5 or a.")
+        raise ActionError(f"There is no key {quote(spelling)}; use names such as ctrl, shift, super, enter, f5 or a.")
     return canonical
 
 

@@ -53,7 +53,7 @@ def _call(statement: ast.stmt) -> Call:
             pass
         case other:
             known = ", ".join([*_PARAMETERS, "hotkey"])
-            raise ActionError(f"The call '{ast.unparse(other)[:40]}' is not allowed; use pyautogui's {known}.")
+            raise ActionError(f"The call {quote(ast.unparse(other))} is not allowed; use pyautogui's {known}.")
     positional = [_constant(argument) for argument in call.args]
     if name == "hotkey":
         return name, {"keys": positional}
@@ -79,4 +79,4 @@ def _constant(node: ast.expr) -> Any:
             return -value
         case ast.Tuple(elts=elements) | ast.List(elts=elements):
             return [_constant(element) for element in elements]
-    raise ActionError(f"'{ast.unparse(node)[:40]}' is no plain number or text; write the value itself.")
+    raise ActionError(f"{quote(ast.unparse(node))} is no plain number or text; write the value itself.")

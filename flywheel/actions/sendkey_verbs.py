@@ -8,6 +8,7 @@ line break; text with line breaks elsewhere cannot be said in one action.
 
 import re
 
+from flywheel.actions.base import quote
 from flywheel.actions.checks import checked
 from flywheel.actions.envelope import holds_markup
 from flywheel.actions.keys import QEMU_NAMES, chord
@@ -27,7 +28,7 @@ def read_verb(text: str, screen: Size) -> Action:
     """The action of one verb with its arguments; raises `ActionError`."""
     found = _VERB.fullmatch(text)
     if found is None:
-        raise ActionError(f"There is no verb in '{text.strip()[:40]}'; use one of {', '.join(VERBS)}.")
+        raise ActionError(f"There is no verb in {quote(text.strip())}; use one of {', '.join(VERBS)}.")
     verb, rest = found.group(1).lower(), found.group(2) or ""
     return checked(_read(verb, rest), screen)
 
@@ -49,7 +50,7 @@ def _read(verb: str, rest: str) -> Action:
         case "wait" if len(words) <= 1:
             return Wait(_seconds(words[0])) if words else Wait()
     if words:
-        raise ActionError(f"{verb} does not take '{' '.join(words)[:40]}'; leave it out.")
+        raise ActionError(f"{verb} does not take {quote(' '.join(words))}; leave it out.")
     return Done("success" if verb == "done" else "failure")
 
 
@@ -57,7 +58,7 @@ def _seconds(word: str) -> float:
     try:
         return float(word)
     except ValueError as error:
-        raise ActionError(f"wait needs a number of seconds, not '{word[:40]}'.") from error
+        raise ActionError(f"wait needs a number of seconds, not {quote(word)}.") from error
 
 
 def write_verb(action: Action, screen: Size) -> str:

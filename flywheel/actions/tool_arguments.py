@@ -240,7 +240,7 @@ def read_arguments(values: Mapping[str, Any], screen: Size) -> tuple[Action, boo
         raise ActionError(f"The call names no action; set 'action' to one of {', '.join(READERS)}.")
     reader = READERS.get(name) or OLDER_READERS.get(name)
     if reader is None:
-        raise ActionError(f"There is no action '{name[:40]}'; use one of {', '.join(READERS)}.")
+        raise ActionError(f"There is no action {quote(name)}; use one of {', '.join(READERS)}.")
     arguments = Arguments(name, {key: value for key, value in values.items() if key != "action"}, screen)
     action = reader(arguments)
     arguments.finish()
