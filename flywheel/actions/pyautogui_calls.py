@@ -3,6 +3,7 @@
 import ast
 from typing import Any
 
+from flywheel.actions.base import quote
 from flywheel.errors import ActionError
 
 Call = tuple[str, dict[str, Any]]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal, cast
 
+from flywheel.actions.base import quote
 from flywheel.actions.checks import checked
 from flywheel.actions.keys import chord
 from flywheel.errors import ActionError
