@@ -5,6 +5,12 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Examples are searched for at a desk and repeated in CI; a slow machine is no counterexample.
+settings.register_profile("desk", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
