@@ -76,10 +76,6 @@ class RunFolder:
         kind: type[FlywheelError] = getattr(errors, stored["kind"], FlywheelError)
         return kind(stored["message"])
 
-    def read_metrics(self) -> list[dict[str, float]]:
-        file = self.path / "metrics.jsonl"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
 
 class FolderProgress:
     """Progress into the run folder, and through Pipes where there is an orchestrator."""
