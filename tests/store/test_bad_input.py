@@ -3,9 +3,9 @@
 import io
 import os
 import re
-import resource
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from flywheel.errors import CorruptTrajectoryError, PartitionBusyError, StoreErr
 from flywheel.store.store import TrajectoryStore
 from flywheel.testing import random_trajectory
 from flywheel.types import Observation, Screenshot
+from tests.limits import files_up_to
 
 PICTURES = (400, 300)
 
@@ -31,61 +32,57 @@ def sentence(raised):
 
 
 @pytest.fixture(params=["small file system", "file size limit"])
-def fill_disk(request, tmp_path):
-    """(folder, what makes it full, what ends that).
+def disk(request, tmp_path):
+    """(folder, context in which it is full).
 
     A mount of 1 MB where this user may mount; otherwise, and as the second case of those who may, a limit of 16 kB to
-    a file, which fails in the middle of a write for any user.
+    a file, which fails in the middle of a write for any user. The limit holds for all that this process writes, the
+    report of the tests included: hence a context around the one call that is to fail.
     """
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
     small = request.param == "small file system" and os.geteuid() == 0
     small = small and subprocess.run(mount, capture_output=True, check=False).returncode == 0
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 
-    def fill():
+    @contextmanager
+    def full():
         if small:
             room = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
             (folder / "ballast").write_bytes(bytes(max(0, room - 40_000)))
+            yield
+            (folder / "ballast").unlink()
         else:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (16_000, hard))
+            with files_up_to(16_000):
+                yield
 
-    def empty():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        (folder / "ballast").unlink(missing_ok=True)
-
-    yield folder, fill, empty
-    empty()
+    yield folder, full
     if small:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_full_disk_refuses_and_keeps_what_was_acknowledged(fill_disk):
-    folder, fill, _ = fill_disk
+def test_a_full_disk_refuses_and_keeps_what_was_acknowledged(disk):
+    folder, full = disk
     store = TrajectoryStore(folder / "store")
     acknowledged = [store.publish(make(f"{n:03d}", 0), partition="p") for n in range(3)]
-    fill()
-    with pytest.raises(StoreFullError) as raised:
+    with full(), pytest.raises(StoreFullError) as raised:
         acknowledged.extend(store.publish(make(f"{n:03d}"), partition="p") for n in range(3, 100))
     assert re.match(rf"Cannot publish trajectory '{len(acknowledged):03d}': no space is left", sentence(raised))
     assert list((store.root / "tmp").iterdir()) == []
     assert [trajectory.id for trajectory in store.iter("p")] == acknowledged
 
 
-def test_a_seal_on_a_full_disk_leaves_the_partition_live(fill_disk):
-    folder, fill, empty = fill_disk
+def test_a_seal_on_a_full_disk_leaves_the_partition_live(disk):
+    folder, full = disk
     store = TrajectoryStore(folder / "store")
     published = [make(f"{n:02d}", 1) for n in range(16)]
     store.publish_many(published, partition="p")
-    fill()
-    with pytest.raises(StoreFullError) as raised:
+    with full(), pytest.raises(StoreFullError) as raised:
         store.seal("p", 1, 16)
     assert "Cannot seal partition 'p'" in sentence(raised)
     assert store.head("p") is None
     assert [path for path in (store.root / "seg").rglob("*") if path.is_file()] == []
     assert store.trajectories("p") == published
-    empty()
     assert store.seal("p", 1, 16).episodes == 16
 
 
