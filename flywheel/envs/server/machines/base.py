@@ -1,0 +1,42 @@
+"""What a machine is: something that can be started, reached, put back to a clean state and stopped.
+
+A machine knows nothing of tasks. It is driven by one thread of one worker process; nothing here is asynchronous.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Where a started machine listens, as seen from the worker; the ports OSWorld expects at 5000, 9222, 5900, 8080."""
+
+    host: str
+    server: int
+    chromium: int
+    vnc: int
+    vlc: int
+
+
+class Machine(Protocol):
+    """One desktop. Every method but `health` and `stop` raises `InfrastructureError`."""
+
+    def start(self) -> None:
+        """Boot; returns when the guest server answers."""
+        ...
+
+    def endpoints(self) -> Endpoints:
+        """Of the machine as it runs now; may change with `revert`."""
+        ...
+
+    def revert(self) -> None:
+        """Back to the clean state it was first started in; what the episode did is gone."""
+        ...
+
+    def stop(self) -> None:
+        """Leave nothing: no process, mount, file, socket or uid. Safe to call twice, and from any state."""
+        ...
+
+    def health(self) -> str | None:
+        """None when it is well, else one sentence on what is wrong."""
+        ...
