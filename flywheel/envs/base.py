@@ -3,17 +3,40 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from flywheel.types import Action, Observation, Size, StepResult, Task
+from flywheel.types import Action, Codec, Observation, Size, StepResult, Task
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend offers; tasks that need more are refused before a rollout starts."""
+    """What a backend offers; tasks that need more are refused before a rollout starts.
+
+    `apps` are OSWorld's names (`libreoffice_calc`, `chrome`, ...). `action_spaces` holds `code` where `Code` actions
+    run inside the guest. `snapshots`: whether the machine reverts to one. `isolation` says in a word what keeps an
+    agent in (`process`, `bubblewrap`, `vm`). `images` are the codecs that it can send.
+    """
 
     screen: Size
     apps: frozenset[str] = frozenset()
     platform: str = "simulated"
     internet: bool = False
+    action_spaces: frozenset[str] = frozenset()
+    snapshots: bool = False
+    isolation: str = "process"
+    images: frozenset[str] = frozenset({"raw"})
+
+
+@dataclass(frozen=True, slots=True)
+class ObserveOptions:
+    """What observations hold. The accessibility tree can take seconds and 1 MB: opt-in, cut at so many characters.
+
+    `quality` is for JPEG, 1 to 100; PNG and WebP are lossless.
+    """
+
+    image: Codec = "png"
+    quality: int = 85
+    accessibility: bool = False
+    accessibility_chars: int = 4096
+    terminal: bool = False
 
 
 class Env(Protocol):
