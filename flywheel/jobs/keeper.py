@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flywheel.errors import InfrastructureError
-from flywheel.jobs.processes import end_family
+from flywheel.processes import end_family
 
 JOB_ENV = {"GOMP_SPINCOUNT": "10000", "TQDM_DISABLE": "1"}
 """What jobs find in their environment unless it says otherwise. OpenMP threads that spin for long while they wait lose

@@ -24,8 +24,8 @@ import torch
 from flywheel.config import Config
 from flywheel.envs.simulated.env import SimulatedEnv
 from flywheel.errors import InfrastructureError
-from flywheel.jobs.processes import die_with_parent
 from flywheel.modeling.policy import load_policy
+from flywheel.processes import die_with_parent
 from flywheel.rollout.agents.local import LocalAgent
 from flywheel.rollout.episode import EpisodeSpec
 from flywheel.rollout.groups import play

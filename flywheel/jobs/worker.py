@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from flywheel.jobs.processes import adopt_orphans, children, die_with_parent, end_family, family, send
+from flywheel.processes import adopt_orphans, children, die_with_parent, end_family, family, send
 
 MESSAGE_BYTES = 1 << 17
 """Largest request. Linux lets one environment string be this long; a socket buffer holds it by default."""

@@ -18,7 +18,7 @@ from flywheel.assets.automation import GROUPS
 from flywheel.assets.driver import DRIVER, StageRecord
 from flywheel.assets.lock import driving
 from flywheel.errors import CheckpointError, FlywheelError, PartitionBusyError
-from flywheel.jobs.processes import is_alive
+from flywheel.processes import is_alive
 
 ONCE = ["rollouts", "sft_set", "sft", "verify", "evaluate"]
 ALIGNMENT = ["base_model", "demonstrations", "sft", "verify", "evaluate"]

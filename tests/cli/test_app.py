@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flywheel.jobs.processes import children, is_alive
+from flywheel.processes import children, is_alive
 from tests.cli.conftest import QUIET, Flywheel
 
 COMMAND = [sys.executable, "-c", "from flywheel.cli.app import main; main()"]

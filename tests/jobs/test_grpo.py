@@ -15,8 +15,8 @@ from flywheel.errors import ConfigError, DataError, InfrastructureError, Partiti
 from flywheel.jobs import grpo
 from flywheel.jobs import pool as pool_module
 from flywheel.jobs.pool import open_store
-from flywheel.jobs.processes import family, is_alive
 from flywheel.modeling.policy import load_policy
+from flywheel.processes import family, is_alive
 from flywheel.trainers.checkpoints import states_folder
 from flywheel.trainers.model import fingerprint
 from flywheel.trainers.rl import PolicyGradient

@@ -14,7 +14,7 @@ import pytest
 from flywheel.config import Config
 from flywheel.errors import FlywheelError, InfrastructureError, PartitionBusyError
 from flywheel.jobs.launcher import Advance, Launcher, Listener, may_fork
-from flywheel.jobs.processes import is_alive
+from flywheel.processes import is_alive
 
 CPU = Config.model_validate({"model": {"device": "cpu"}})
 CUDA = Config.model_validate({"model": {"device": "cuda:0"}})

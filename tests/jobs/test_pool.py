@@ -15,7 +15,7 @@ from flywheel.envs.simulated.env import SimulatedEnv
 from flywheel.errors import InfrastructureError, StoreFullError
 from flywheel.jobs import pool as pool_module
 from flywheel.jobs.pool import Publication, RolloutPool, open_store
-from flywheel.jobs.processes import children, is_alive
+from flywheel.processes import children, is_alive
 from flywheel.rollout.episode import EpisodeSpec
 from flywheel.rollout.groups import plan
 from flywheel.types import Observation, PolicyRef, Task, Trajectory

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from flywheel.errors import ConfigError
-from flywheel.jobs.processes import family, is_alive
+from flywheel.processes import family, is_alive
 from flywheel.resources.webserver import dev, free_port
 
 HOST = "127.0.0.1"
