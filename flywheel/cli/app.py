@@ -12,6 +12,7 @@ from collections.abc import Callable
 import typer
 
 from flywheel.cli.demo import demo
+from flywheel.cli.desktops import desktops
 from flywheel.cli.dev import dev
 from flywheel.cli.doctor import doctor
 from flywheel.cli.evaluate import evaluate
@@ -37,6 +38,7 @@ for panel, commands in PANELS.items():
         app.command(rich_help_panel=panel)(command)
 app.command("eval", rich_help_panel="Stages")(evaluate)
 app.add_typer(train, name="train", rich_help_panel="Stages")
+app.add_typer(desktops, name="desktops", rich_help_panel="Desktops")
 
 MACHINE = {
     errno.ENOSPC: "no space is left on the device; free some and run it again, what is finished stays.",
