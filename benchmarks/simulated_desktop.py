@@ -10,9 +10,10 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 
+from flywheel.datasets.task_files import LEVELS
 from flywheel.envs.simulated import free_sprites, sprites
 from flywheel.envs.simulated.desktop import SimulatedDesktop
-from flywheel.envs.simulated.families import FAMILIES, LEVELS
+from flywheel.envs.simulated.families import FAMILIES
 from flywheel.envs.simulated.oracle import plan
 from flywheel.envs.simulated.render import Renderer, Widget
 from flywheel.envs.simulated.scene import Scene

@@ -12,8 +12,9 @@ import torch
 from flywheel.chat import Chat
 from flywheel.config import Config, load_config
 from flywheel.datasets.sets import row_of
+from flywheel.datasets.task_files import save_tasks
 from flywheel.envs.simulated.env import SimulatedEnv
-from flywheel.envs.simulated.tasks import generate_tasks, save_tasks
+from flywheel.envs.simulated.tasks import generate_tasks
 from flywheel.jobs.base_model import offline_processor
 from flywheel.modeling.build import build_model
 from flywheel.modeling.policy import load_policy

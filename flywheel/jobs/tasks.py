@@ -3,7 +3,8 @@
 from collections import Counter
 from typing import Any
 
-from flywheel.envs.simulated.tasks import generate_tasks, save_tasks
+from flywheel.datasets.task_files import save_tasks
+from flywheel.envs.simulated.tasks import generate_tasks
 from flywheel.errors import TaskError
 from flywheel.seeds import derive_seed
 from flywheel.types import Size, Split

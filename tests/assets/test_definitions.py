@@ -13,7 +13,8 @@ from flywheel.assets.catalogue import build_definitions
 from flywheel.assets.intact import Lineage
 from flywheel.assets.versions import SETTINGS, code_version
 from flywheel.config import Config, known_keys, load_config
-from flywheel.envs.simulated.tasks import load_tasks, save_tasks
+from flywheel.datasets.task_files import save_tasks
+from flywheel.envs.simulated.tasks import load_tasks
 from flywheel.errors import ConfigError, DataError
 from flywheel.jobs.tasks import task_file
 

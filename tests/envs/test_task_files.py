@@ -8,16 +8,10 @@ from typing import Any
 
 import pytest
 
+from flywheel.datasets.task_files import save_tasks, task_to_json
 from flywheel.envs.simulated.desktop import SimulatedDesktop
 from flywheel.envs.simulated.oracle import plan
-from flywheel.envs.simulated.tasks import (
-    generate_tasks,
-    load_task,
-    load_tasks,
-    save_tasks,
-    task_from_json,
-    task_to_json,
-)
+from flywheel.envs.simulated.tasks import generate_tasks, load_task, load_tasks, task_from_json
 from flywheel.errors import SetupError, TaskError
 from flywheel.types import Task
 from tests.envs.support import SCREEN

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from flywheel.datasets.task_files import LEVELS
 from flywheel.envs.simulated.desktop import SimulatedDesktop
-from flywheel.envs.simulated.families import FAMILIES, LEVELS
+from flywheel.envs.simulated.families import FAMILIES
 from flywheel.envs.simulated.oracle import plan
 from flywheel.envs.simulated.tasks import content_id, generate_tasks, overlap, split_of
 from flywheel.envs.simulated.vocabulary import ALL_WORDS, CAPTIONS

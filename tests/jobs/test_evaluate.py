@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from flywheel.datasets.task_files import save_tasks
 from flywheel.envs.simulated.env import SimulatedEnv
-from flywheel.envs.simulated.tasks import load_tasks, save_tasks
+from flywheel.envs.simulated.tasks import load_tasks
 from flywheel.errors import DataError, InfrastructureError, PolicyError
 from flywheel.evaluation.report import from_json
 from flywheel.evaluation.statistics import wilson

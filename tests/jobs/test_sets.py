@@ -9,7 +9,8 @@ import pytest
 
 from flywheel.config import Config
 from flywheel.datasets.sets import load_rows
-from flywheel.envs.simulated.tasks import load_tasks, save_tasks
+from flywheel.datasets.task_files import save_tasks
+from flywheel.envs.simulated.tasks import load_tasks
 from flywheel.errors import CheckpointError, DataError, StoreError
 from flywheel.jobs import demonstrations, sft_set, verify
 from flywheel.jobs.pool import open_store

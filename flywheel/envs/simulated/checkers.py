@@ -9,11 +9,10 @@ to say that it cannot be done.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from flywheel.datasets.task_files import INFEASIBLE
 from flywheel.errors import EvaluatorError
 
 State = Mapping[str, Any]
-
-INFEASIBLE = "infeasible"
 
 
 def _exact_match(result: Any, rules: Mapping[str, Any]) -> float:

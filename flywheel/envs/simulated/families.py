@@ -11,7 +11,6 @@ from flywheel.envs.simulated.vocabulary import SHORTCUT_LETTERS
 
 Family = Callable[[Draft, int], Goal]
 
-LEVELS = (1, 2, 3, 4)
 DISTRACTORS = {1: 2, 2: 5, 3: 8, 4: 11}
 
 

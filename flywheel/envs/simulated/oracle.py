@@ -8,7 +8,7 @@ it thinks about a widget is exactly `kind caption cell`.
 from dataclasses import dataclass
 from typing import Any
 
-from flywheel.envs.simulated import checkers
+from flywheel.datasets.task_files import INFEASIBLE
 from flywheel.envs.simulated.desktop import SimulatedDesktop
 from flywheel.envs.simulated.render import Widget
 from flywheel.errors import SetupError
@@ -41,7 +41,7 @@ def plan(desktop: SimulatedDesktop, task: Task, limit: int = 32) -> list[OracleS
 
 def next_step(desktop: SimulatedDesktop, task: Task) -> OracleStep:
     """The best step from here; `Done("failure")` when the task is infeasible or has been spoilt."""
-    if task.evaluator["func"] == checkers.INFEASIBLE:
+    if task.evaluator["func"] == INFEASIBLE:
         missing = task.evaluator.get("expected", {}).get("rules", {}).get("missing", "")
         return OracleStep(Done("failure"), f"missing {missing}".strip(), "missing")
     wanted = task.evaluator["expected"]["rules"]["expected"]
