@@ -1,0 +1,128 @@
+"""The process of one desktop: `PYTHON -m flywheel.envs.server.worker --episode simulated --fd 3 ...`.
+
+It answers one command after another over a socket that it inherits, until the supervisor hangs up. Whatever an episode
+prints goes to the worker's log, never onto the socket. Runs under the desktops' own Python, so nothing but the standard
+library, numpy, Pillow and the lower rooms of flywheel is imported here.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from flywheel.envs.server.episodes.base import Episode
+from flywheel.envs.wire import (
+    action_from_json,
+    capabilities_to_json,
+    encode_frame,
+    encode_observation,
+    encode_result,
+    error_to_json,
+    frame_head,
+    options_from_json,
+    task_from_json,
+)
+from flywheel.errors import EnvError, EvaluatorError
+from flywheel.processes import die_with_parent
+
+EPISODES = {
+    "simulated": "flywheel.envs.server.episodes.simulated:SimulatedEpisode",
+    "osworld": "flywheel.envs.server.episodes.osworld:OSWorldEpisode",
+}
+"""Imported by the worker that plays it; `module:Class` names one that is not here."""
+
+
+class Worker:
+    """The commands of an episode, from and to frames."""
+
+    def __init__(self, episode: Episode) -> None:
+        self._episode = episode
+        self._commands: dict[str, Callable[[dict[str, Any]], bytes]] = {
+            "start": self._start,
+            "reset": self._reset,
+            "step": self._step,
+            "observe": lambda _: encode_observation(episode.observe()),
+            "evaluate": self._evaluate,
+            "health": lambda _: encode_frame({"health": episode.health()}),
+            "recycle": lambda _: self._done(episode.recycle),
+            "close": lambda _: self._done(episode.close),
+        }
+
+    def answer(self, frame: bytes) -> bytes:
+        """The frame that answers a command; a failure is a frame with an `error`."""
+        head, _ = frame_head(frame)
+        try:
+            return self._commands[head["command"]](head)
+        except EnvError as error:
+            return encode_frame(error_to_json(error))
+        except Exception as error:  # the supervisor ends the lease with it and replaces this process
+            traceback.print_exc()
+            return encode_frame(error_to_json(error))
+
+    def _start(self, _: dict[str, Any]) -> bytes:
+        self._episode.start()
+        return encode_frame({"capabilities": capabilities_to_json(self._episode.capabilities())})
+
+    def _reset(self, head: dict[str, Any]) -> bytes:
+        task, options = task_from_json(head["task"]), options_from_json(head["options"])
+        return encode_observation(self._episode.reset(task, options))
+
+    def _step(self, head: dict[str, Any]) -> bytes:
+        return encode_result(self._episode.step(action_from_json(head["action"]), head["pause"]))
+
+    def _evaluate(self, _: dict[str, Any]) -> bytes:
+        reward = float(self._episode.evaluate())
+        if not 0 <= reward <= 1:
+            raise EvaluatorError(f"The task's checker gave {reward}, which is no reward between 0 and 1.")
+        return encode_frame({"reward": reward})
+
+    def _done(self, work: Callable[[], None]) -> bytes:
+        work()
+        return encode_frame({})
+
+
+def serve(connection: socket.socket, episode: Episode) -> None:
+    """Answer until the other side hangs up; the episode is closed on every path."""
+    worker = Worker(episode)
+    try:
+        with connection.makefile("rwb") as stream:
+            while len(size := stream.read(8)) == 8:
+                answer = worker.answer(stream.read(int.from_bytes(size, "big")))
+                stream.write(len(answer).to_bytes(8, "big"))
+                stream.write(answer)
+                stream.flush()
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the supervisor is gone
+    finally:
+        episode.close()
+
+
+def load_episode(name: str, machine: str, options: dict[str, Any]) -> Episode:
+    """An episode by its name in `EPISODES`, or as `module:Class`."""
+    module, _, kind = EPISODES.get(name, name).partition(":")
+    episode: Episode = getattr(importlib.import_module(module), kind)(machine, options)
+    return episode
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--episode", required=True, help=f"{', '.join(EPISODES)} or module:Class")
+    parser.add_argument("--machine", default="", help="kind of machine it runs on")
+    parser.add_argument("--options", type=json.loads, default={}, help="JSON object for episode and machine")
+    parser.add_argument("--fd", type=int, required=True, help="inherited socket")
+    parser.add_argument("--parent", type=int, required=True, help="process id of the supervisor")
+    given = parser.parse_args()
+    die_with_parent()
+    if os.getppid() != given.parent:
+        sys.exit("The supervisor died before this worker began.")
+    with socket.socket(fileno=given.fd) as connection:
+        serve(connection, load_episode(given.episode, given.machine, given.options))
+
+
+if __name__ == "__main__":
+    main()
