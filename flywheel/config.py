@@ -72,8 +72,9 @@ class EnvConfig(Section):
 
 
 class TasksConfig(Section):
-    """How many tasks each split holds."""
+    """Which tasks there are, and how many each split holds."""
 
+    source: str = Field("", description="file or folder of tasks to import; empty generates them")
     train: int = Field(2000, description="training tasks")
     heldout: int = Field(500, description="held-out tasks")
     demonstrations: int = Field(90, description="training tasks with a scripted demonstration")

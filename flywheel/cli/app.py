@@ -16,8 +16,9 @@ from flywheel.cli.desktops import desktops
 from flywheel.cli.dev import dev
 from flywheel.cli.doctor import doctor
 from flywheel.cli.evaluate import evaluate
-from flywheel.cli.make import base, demonstrations, rollout, sft_set, tasks
+from flywheel.cli.make import base, demonstrations, rollout, sft_set
 from flywheel.cli.query import gc, show, sql, trajectories
+from flywheel.cli.tasks import tasks
 from flywheel.cli.train import train
 from flywheel.errors import FlywheelError
 
@@ -30,13 +31,14 @@ app = typer.Typer(
 
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Start here": (demo, dev, doctor),
-    "Stages": (tasks, base, demonstrations, rollout, sft_set),
+    "Stages": (base, demonstrations, rollout, sft_set),
     "Trajectories": (sql, trajectories, show, gc),
 }
 for panel, commands in PANELS.items():
     for command in commands:
         app.command(rich_help_panel=panel)(command)
 app.command("eval", rich_help_panel="Stages")(evaluate)
+app.add_typer(tasks, name="tasks", rich_help_panel="Stages")
 app.add_typer(train, name="train", rich_help_panel="Stages")
 app.add_typer(desktops, name="desktops", rich_help_panel="Desktops")
 

@@ -1,4 +1,4 @@
-"""Commands that make what training needs: tasks, base policy, demonstrations, rollouts, filtered sets."""
+"""Commands that make what training needs: base policy, demonstrations, rollouts, filtered sets."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -6,22 +6,11 @@ from typing import Annotated
 import typer
 
 from flywheel.cli.options import EMBEDDED, PolicyName, Profile, Seed, Settings, configure
-from flywheel.cli.output import out, rate, show_facts, show_table
+from flywheel.cli.output import out, rate, show_facts
 
 Iteration = Annotated[
     int | None, typer.Option("--iteration", "-i", min=1, help="Iteration of the flywheel that this belongs to.")
 ]
-
-
-def tasks(profile: Profile = EMBEDDED, settings: Settings = None) -> None:
-    """Generate the training and held-out tasks of a profile."""
-    from flywheel.jobs.tasks import build_tasks
-    from flywheel.workspace import Workspace
-
-    workspace = Workspace(configure(profile, settings))
-    built = build_tasks(workspace)
-    show_table(("family", "tasks"), [(family, str(count)) for family, count in built.pop("by_family").items()])
-    show_facts({**built, "folder": workspace.tasks_dir})
 
 
 def base(profile: Profile = EMBEDDED, settings: Settings = None) -> None:

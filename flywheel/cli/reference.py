@@ -107,7 +107,7 @@ def _commands(group: Any, path: str) -> Iterator[str]:
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from _commands(command, f"{path} {name}")
-        else:
+        if not hasattr(command, "commands") or command.invoke_without_command:
             command.rich_markup_mode = None
             context = typer.Context(command, info_name=f"{path} {name}", terminal_width=WIDTH)
             yield f"## `{path} {name}`\n\n```\n{command.get_help(context)}\n```"

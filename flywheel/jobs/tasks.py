@@ -1,9 +1,15 @@
 """The two splits that everything is trained and measured on. Light: it runs in whatever process asks for it."""
 
+import shutil
 from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from flywheel.datasets.needs import PROBED, Here
+from flywheel.datasets.osworld import Entry, runnable, survey
 from flywheel.datasets.task_files import save_tasks
+from flywheel.envs.server.places import cache_root
 from flywheel.envs.simulated.tasks import generate_tasks
 from flywheel.errors import TaskError
 from flywheel.seeds import derive_seed
@@ -14,11 +20,14 @@ SPLITS: tuple[Split, ...] = ("train", "heldout")
 
 
 def build_tasks(workspace: Workspace) -> dict[str, Any]:
-    """Generate both splits as the profile asks and write them. Raises `ConfigError` when it asks for the impossible.
+    """Generate or import both splits as the profile asks and write them.
 
-    Returns: how many tasks each split has, and `by_family`.
+    Returns: how many tasks each split has, and `by_family`. Raises `ConfigError` when the profile asks for the
+    impossible, `TaskError` when no task of `tasks.source` can run on this machine.
     """
     config = workspace.config
+    if config.tasks.source:
+        return write_imported(workspace, survey(Path(config.tasks.source), this_machine()))
     counts = {"train": config.tasks.train, "heldout": config.tasks.heldout}
     families: Counter[str] = Counter()
     for split in SPLITS:
@@ -34,6 +43,27 @@ def build_tasks(workspace: Workspace) -> dict[str, Any]:
         save_tasks(generated, workspace.tasks_dir / f"{split}.jsonl")
         families.update(task.family for task in generated)
     return {**counts, "by_family": dict(families)}
+
+
+def write_imported(workspace: Workspace, entries: Sequence[Entry]) -> dict[str, Any]:
+    """Write those imported tasks that can run here, at most as many as the profile asks. Returns as `build_tasks`."""
+    counts = {"train": workspace.config.tasks.train, "heldout": workspace.config.tasks.heldout}
+    kept = {split: runnable(entries, split)[: counts[split]] for split in SPLITS}
+    if not any(kept.values()):
+        why, times = Counter(entry.reason for entry in entries).most_common(1)[0]
+        raise TaskError(
+            f"None of the {len(entries)} tasks of {workspace.config.tasks.source} can run on this machine "
+            f"({times} for one reason: {why.rstrip('.')}); `flywheel tasks import PATH --json OUT` lists why."
+        )
+    for split in SPLITS:
+        save_tasks(kept[split], workspace.tasks_dir / f"{split}.jsonl")
+    families = Counter(task.family or task.domain for split in SPLITS for task in kept[split])
+    return {**{split: len(kept[split]) for split in SPLITS}, "by_family": dict(families)}
+
+
+def this_machine() -> Here:
+    """What this machine offers to imported tasks; sandboxed desktops have its programs and its offline cache."""
+    return Here(frozenset(name for name in PROBED if shutil.which(name)), cache_root())
 
 
 def task_file(workspace: Workspace, split: Split) -> str:
