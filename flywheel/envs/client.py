@@ -99,6 +99,12 @@ class Server:
         """The answer of /v1/health. Raises `InfrastructureError`, `ConfigError`."""
         return _json(await self.send("GET", "/v1/health", seconds=10.0, retry=False))
 
+    async def list(self, name: str) -> list[dict[str, Any]]:
+        """The answer of /v1/`name`, `leases` or `desktops`. Raises `InfrastructureError`, `ConfigError`."""
+        answer = await self.send("GET", f"/v1/{name}", seconds=10.0, retry=False)
+        rows: list[dict[str, Any]] = answer.json()
+        return rows
+
     async def lease(self, task: Task, apps: frozenset[str], wait: float, client: str) -> "RemoteLease | None":
         """A desktop, or None when all are taken for `wait` seconds. Raises `EnvError`, `ConfigError`."""
         asked = {"ttl_s": TTL_SECONDS, "wait_s": wait, "client": client, "apps": sorted(apps)}

@@ -15,7 +15,15 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from flywheel.envs.base import Capabilities, ObserveOptions
-from flywheel.errors import ActionError, EnvError, EvaluatorError, InfrastructureError, SetupError, TaskError
+from flywheel.errors import (
+    ActionError,
+    EnvError,
+    EvaluatorError,
+    FlywheelError,
+    InfrastructureError,
+    SetupError,
+    TaskError,
+)
 from flywheel.types import (
     Action,
     Answer,
@@ -118,9 +126,9 @@ def capabilities_from_json(value: Any) -> Capabilities:
 
 
 def error_to_json(error: Exception) -> dict[str, Any]:
-    """`{"error": {"kind", "message"}}`; what is no `EnvError` is an infrastructure failure, named by its type."""
-    if isinstance(error, EnvError):
-        return {"error": {"kind": error.kind, "message": str(error)}}
+    """`{"error": {"kind", "message"}}`; what is no `EnvError` is an infrastructure failure, a bug named by its type."""
+    if isinstance(error, FlywheelError):
+        return {"error": {"kind": getattr(error, "kind", "infrastructure"), "message": str(error)}}
     message = f"The desktop's worker failed with {type(error).__name__}: {' '.join(str(error).split())[:300]}."
     return {"error": {"kind": "infrastructure", "message": message}}
 

@@ -21,7 +21,7 @@ class Backend:
 
     def python(self) -> Path:
         """The Python of its workers. Raises `ConfigError` when the desktops' own environment was not made yet."""
-        if self.episode == "simulated":
+        if self.episode != "osworld":
             return Path(sys.executable)
         if not server_python().exists():
             raise ConfigError(

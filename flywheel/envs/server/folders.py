@@ -5,12 +5,14 @@
                                   /<number>.log   what the worker of that desktop printed
                                   /<number>/      session folder of that desktop, the machine's own
 
-A folder whose lock is free belongs to a server that was killed: its desktops are reaped, then it is removed.
+A folder whose lock is free belongs to a server that was killed: its desktops are reaped, then it is removed. Whatever
+else lies in ROOT/run is somebody else's.
 """
 
 import contextlib
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import time
@@ -19,6 +21,7 @@ from pathlib import Path
 
 from flywheel.envs.server.backends import BACKENDS
 
+NAME = re.compile(r"\.?\d+-[0-9a-f]{8}")
 YOUNG_SECONDS = 60
 """A folder without its final name is being made; older ones were abandoned in the making."""
 
@@ -62,7 +65,7 @@ class RunFolder:
 def reap_leftovers(root: Path) -> list[str]:
     """Remove the folders of servers that live no more, and end what their machines left; names of the folders."""
     runs = root / "run"
-    found = [folder for folder in runs.iterdir() if folder.is_dir()] if runs.is_dir() else []
+    found = [folder for folder in runs.iterdir() if NAME.fullmatch(folder.name)] if runs.is_dir() else []
     return [folder.name for folder in found if _reap_server(folder)]
 
 

@@ -5,7 +5,7 @@ import contextlib
 import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,11 @@ TOKEN_VARIABLE = "FLYWHEEL_DESKTOPS_TOKEN"
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """What to serve, and how. `drain` is how many seconds live leases may go on after SIGTERM."""
+    """What to serve, and how. `episode` replaces the backend's own; `machine` goes to episode and machine as they are.
+    `drain` is how many seconds live leases may go on after SIGTERM."""
 
     backend: str = "simulated"
+    episode: str | None = None
     desktops: int = 1
     host: str = "127.0.0.1"
     port: int = 8100
@@ -45,12 +47,12 @@ def serve(options: ServeOptions, announce: Callable[[str], None]) -> None:
     Raises `ConfigError` before anything is started: no token off loopback, a port that is taken, a missing environment.
     """
     check_exposed(options.host, options.app.token, options.token_variable)
-    backend = BACKENDS[options.backend]
+    backend = replace(BACKENDS[options.backend], episode=options.episode or BACKENDS[options.backend].episode)
     spec = WorkerSpec(backend, backend.python(), options.machine, options.deadlines)
     listening = _bind(options.host, options.port)
     for name in reap_leftovers(options.root):
         announce(f"Cleaned up after the killed server {name}.")
-    app = build_app(lambda: Supervisor(spec, options.desktops, options.root, options.backend), options.app)
+    app = build_app(lambda: Supervisor(spec, options.desktops, options.root, options.backend, announce), options.app)
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
     host, port = listening.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -8,6 +8,7 @@ replaced.
 import asyncio
 import time
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,22 @@ TICK_SECONDS = 0.25
 
 
 class Supervisor:
-    """`await open()`, then `lease` as often as one likes, then `await close()`."""
+    """`open`, then `lease` as often as one likes, then `await close()`. Made on the event loop that it lives on.
 
-    def __init__(self, spec: WorkerSpec, desktops: int, root: Path, backend: str) -> None:
-        self.spec, self.backend = spec, backend
+    Args:
+        spec: how workers are started.
+        desktops: how many are kept.
+        root: folder of all desktops on this machine.
+        backend: name of the kind, for people and for those who clean up.
+        report: told, in a sentence, of every desktop that was lost.
+    """
+
+    def __init__(
+        self, spec: WorkerSpec, desktops: int, root: Path, backend: str, report: Callable[[str], None]
+    ) -> None:
+        self.spec, self.backend, self._report = spec, backend, report
         self.book = LeaseBook()
         self.draining = False
-        self.started = time.monotonic()
         self.folder = RunFolder(root, backend)
         self.desktops = [Desktop(number, spec, self.folder) for number in range(desktops)]
         self._free: OrderedDict[Desktop, asyncio.Future[Lease]] = OrderedDict()
@@ -125,6 +135,7 @@ class Supervisor:
                     await self._play(desktop)
             except EnvError as error:
                 desktop.problem, desktop.state = str(error), "broken"
+                self._report(f"Desktop {desktop.number} was lost: {error}")
                 await desktop.kill()
             lasted = time.monotonic() - began > STABLE_SECONDS
             delay = 0.0 if lasted else min(MAX_DELAY_SECONDS, max(FIRST_DELAY_SECONDS, 2 * delay))

@@ -27,46 +27,61 @@ from flywheel.envs.wire import (
     options_from_json,
     task_from_json,
 )
-from flywheel.errors import EnvError, EvaluatorError
+from flywheel.errors import EvaluatorError, FlywheelError, InfrastructureError
 from flywheel.processes import die_with_parent
 
 EPISODES = {
     "simulated": "flywheel.envs.server.episodes.simulated:SimulatedEpisode",
+    "console": "flywheel.envs.server.episodes.console:ConsoleEpisode",
     "osworld": "flywheel.envs.server.episodes.osworld:OSWorldEpisode",
 }
 """Imported by the worker that plays it; `module:Class` names one that is not here."""
 
 
 class Worker:
-    """The commands of an episode, from and to frames."""
+    """The commands of an episode, from and to frames. `start` makes the episode, so that its errors are answers too."""
 
-    def __init__(self, episode: Episode) -> None:
-        self._episode = episode
+    def __init__(self, make: Callable[[], Episode]) -> None:
+        self._make = make
+        self._made: Episode | None = None
         self._commands: dict[str, Callable[[dict[str, Any]], bytes]] = {
             "start": self._start,
             "reset": self._reset,
             "step": self._step,
-            "observe": lambda _: encode_observation(episode.observe()),
+            "observe": lambda _: encode_observation(self._episode.observe()),
             "evaluate": self._evaluate,
-            "health": lambda _: encode_frame({"health": episode.health()}),
-            "recycle": lambda _: self._done(episode.recycle),
-            "close": lambda _: self._done(episode.close),
+            "health": lambda _: encode_frame({"health": self._episode.health()}),
+            "recycle": self._recycle,
+            "close": self._close,
         }
+
+    @property
+    def _episode(self) -> Episode:
+        if self._made is None:
+            raise InfrastructureError("The worker was asked for something before `start`.")
+        return self._made
 
     def answer(self, frame: bytes) -> bytes:
         """The frame that answers a command; a failure is a frame with an `error`."""
         head, _ = frame_head(frame)
         try:
             return self._commands[head["command"]](head)
-        except EnvError as error:
+        except FlywheelError as error:
             return encode_frame(error_to_json(error))
         except Exception as error:  # the supervisor ends the lease with it and replaces this process
             traceback.print_exc()
             return encode_frame(error_to_json(error))
 
+    def close(self) -> None:
+        """Close the episode, if there is one."""
+        made, self._made = self._made, None
+        if made is not None:
+            made.close()
+
     def _start(self, _: dict[str, Any]) -> bytes:
-        self._episode.start()
-        return encode_frame({"capabilities": capabilities_to_json(self._episode.capabilities())})
+        self._made = self._make()
+        self._made.start()
+        return encode_frame({"capabilities": capabilities_to_json(self._made.capabilities())})
 
     def _reset(self, head: dict[str, Any]) -> bytes:
         task, options = task_from_json(head["task"]), options_from_json(head["options"])
@@ -81,14 +96,18 @@ class Worker:
             raise EvaluatorError(f"The task's checker gave {reward}, which is no reward between 0 and 1.")
         return encode_frame({"reward": reward})
 
-    def _done(self, work: Callable[[], None]) -> bytes:
-        work()
+    def _recycle(self, _: dict[str, Any]) -> bytes:
+        self._episode.recycle()
+        return encode_frame({})
+
+    def _close(self, _: dict[str, Any]) -> bytes:
+        self.close()
         return encode_frame({})
 
 
-def serve(connection: socket.socket, episode: Episode) -> None:
+def serve(connection: socket.socket, make: Callable[[], Episode]) -> None:
     """Answer until the other side hangs up; the episode is closed on every path."""
-    worker = Worker(episode)
+    worker = Worker(make)
     try:
         with connection.makefile("rwb") as stream:
             while len(size := stream.read(8)) == 8:
@@ -99,7 +118,7 @@ def serve(connection: socket.socket, episode: Episode) -> None:
     except (BrokenPipeError, ConnectionResetError):
         pass  # the supervisor is gone
     finally:
-        episode.close()
+        worker.close()
 
 
 def load_episode(name: str, machine: str, options: dict[str, Any]) -> Episode:
@@ -121,7 +140,7 @@ def main() -> None:
     if os.getppid() != given.parent:
         sys.exit("The supervisor died before this worker began.")
     with socket.socket(fileno=given.fd) as connection:
-        serve(connection, load_episode(given.episode, given.machine, given.options))
+        serve(connection, lambda: load_episode(given.episode, given.machine, given.options))
 
 
 if __name__ == "__main__":

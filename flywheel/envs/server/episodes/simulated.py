@@ -17,11 +17,11 @@ class SimulatedEpisode:
 
     Args:
         machine: not used.
-        options: `width` and `height` of the screen in pixels, and `layout`.
+        options: `screen`, its width and height in pixels, and `layout`.
     """
 
     def __init__(self, machine: str, options: Mapping[str, Any]) -> None:
-        self._screen = Size(int(options.get("width", 160)), int(options.get("height", 128)))
+        self._screen = Size(*options.get("screen", (160, 128)))
         self._layout = str(options.get("layout", "roomy"))
         self._options = ObserveOptions()
         self._env = self._open()
