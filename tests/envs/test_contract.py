@@ -1,39 +1,48 @@
-"""What every environment must keep, whatever its back end."""
+"""What every environment must keep, whatever its back end.
+
+Another back end joins by an entry in `BACKENDS`; what needs more than a test machine has carries a mark there.
+"""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import pytest
 
 from flywheel.envs.base import Env
+from flywheel.envs.pool import remote_env
 from flywheel.envs.simulated.desktop import SimulatedDesktop
 from flywheel.envs.simulated.env import SimulatedEnv
 from flywheel.envs.simulated.oracle import plan
 from flywheel.envs.simulated.tasks import generate_tasks
 from flywheel.errors import EnvError, EvaluatorError, InfrastructureError, SetupError
 from flywheel.types import Action, Click, Done, Size, Task, Wait
+from tests.envs.server.serving import Served
 
 SCREEN = Size(160, 128)
 
 
 @dataclass(frozen=True)
 class Backend:
-    """How to open a desktop, a task with its solution, an infeasible task, and one that must be refused."""
+    """How to open a desktop, a task with its solution, an infeasible task, and one that must be refused.
+
+    `still` says that the same state always has the same pixels.
+    """
 
     open: Callable[[], Env]
     task: Task
     solution: list[Action]
     infeasible: Task
     refused: Task
+    still: bool = True
 
 
-def _simulated(layout: str) -> Backend:
+def _simulated(open_env: Callable[[], Env], layout: str = "roomy") -> Backend:
     feasible, infeasible = generate_tasks(
         split="heldout", count=2, seed=5, screen=SCREEN, layout=layout, families=("menu", "infeasible"), levels=(2,)
     )
     return Backend(
-        open=lambda: SimulatedEnv(SCREEN, layout),
+        open=open_env,
         task=feasible,
         solution=[step.action for step in plan(SimulatedDesktop(), feasible)],
         infeasible=infeasible,
@@ -41,62 +50,97 @@ def _simulated(layout: str) -> Backend:
     )
 
 
-@pytest.fixture(params=["simulated", "simulated-free"])
+def _over_http(request: pytest.FixtureRequest) -> Backend:
+    served: Served = request.getfixturevalue("served")
+    return _simulated(lambda: remote_env(served.url))
+
+
+BACKENDS: dict[str, Callable[[pytest.FixtureRequest], Backend]] = {
+    "simulated": lambda _: _simulated(lambda: SimulatedEnv(SCREEN)),
+    "simulated-free": lambda _: _simulated(lambda: SimulatedEnv(SCREEN, "free"), "free"),
+    "simulated-http": _over_http,
+}
+MARKS: dict[str, tuple[pytest.MarkDecorator, ...]] = {}
+
+
+@pytest.fixture(params=[pytest.param(name, marks=MARKS.get(name, ())) for name in BACKENDS])
 def backend(request: pytest.FixtureRequest) -> Backend:
-    return _simulated("free" if request.param.endswith("free") else "roomy")
+    return BACKENDS[request.param](request)
 
 
-async def _play(env: Env, task: Task, actions: list[Action]) -> float:
-    await env.reset(task)
-    for action in actions:
-        await env.step(action)
-    return await env.evaluate()
+def _with(env: Env, episode: Callable[[Env], Awaitable[object]]) -> object:
+    """What an episode returns; the desktop is closed on every path."""
+
+    async def play() -> object:
+        try:
+            return await episode(env)
+        finally:
+            await env.close()
+
+    return asyncio.run(play())
+
+
+def _play(env: Env, task: Task, actions: list[Action]) -> object:
+    async def episode(env: Env) -> float:
+        await env.reset(task)
+        for action in actions:
+            await env.step(action)
+        return await env.evaluate()
+
+    return _with(env, episode)
 
 
 def test_capabilities_name_the_screen_that_is_shown(backend: Backend) -> None:
-    async def episode() -> None:
-        env = backend.open()
+    async def episode(env: Env) -> None:
         observation = await env.reset(backend.task)
         assert observation.screenshot is not None
         assert observation.screenshot.size == env.capabilities.screen
-        assert observation.screenshot.array().shape == (SCREEN.height, SCREEN.width, 3)
-        await env.close()
+        width, height = env.capabilities.screen
+        assert observation.screenshot.array().shape == (height, width, 3)
 
-    asyncio.run(episode())
+    _with(backend.open(), episode)
 
 
 def test_the_solution_scores_one_and_doing_nothing_scores_zero(backend: Backend) -> None:
-    assert asyncio.run(_play(backend.open(), backend.task, backend.solution)) == 1.0
-    assert asyncio.run(_play(backend.open(), backend.task, [])) == 0.0
-    assert asyncio.run(_play(backend.open(), backend.task, [Wait(0.0), Done()])) == 0.0
+    assert _play(backend.open(), backend.task, backend.solution) == 1.0
+    assert _play(backend.open(), backend.task, []) == 0.0
+    assert _play(backend.open(), backend.task, [Wait(0.0), Done()]) == 0.0
 
 
 def test_saying_that_it_cannot_be_done_is_right_only_when_it_cannot(backend: Backend) -> None:
-    assert asyncio.run(_play(backend.open(), backend.infeasible, [Done("failure")])) == 1.0
-    assert asyncio.run(_play(backend.open(), backend.infeasible, [Done("success")])) == 0.0
-    assert asyncio.run(_play(backend.open(), backend.infeasible, [])) == 0.0
+    assert _play(backend.open(), backend.infeasible, [Done("failure")]) == 1.0
+    assert _play(backend.open(), backend.infeasible, [Done("success")]) == 0.0
+    assert _play(backend.open(), backend.infeasible, []) == 0.0
     given_up = [*backend.solution[:-1], Done("failure")]
-    assert asyncio.run(_play(backend.open(), backend.task, given_up)) == 0.0
+    assert _play(backend.open(), backend.task, given_up) == 0.0
 
 
 def test_a_desktop_is_used_again_without_a_trace(backend: Backend) -> None:
-    async def twice() -> None:
-        env = backend.open()
+    async def twice(env: Env) -> None:
         first = await env.reset(backend.task)
         for action in backend.solution:
             await env.step(action)
         assert await env.evaluate() == 1.0
         again = await env.reset(backend.task)
-        assert again.screenshot == first.screenshot
+        assert not backend.still or again.screenshot == first.screenshot
         assert await env.evaluate() == 0.0
-        await env.close()
 
-    asyncio.run(twice())
+    _with(backend.open(), twice)
+
+
+def test_an_episode_may_be_left_in_the_middle(backend: Backend) -> None:
+    async def twice(env: Env) -> None:
+        await env.reset(backend.task)
+        for action in backend.solution[:-1]:
+            await env.step(action)
+        await env.reset(backend.task)
+        assert await env.evaluate() == 0.0
+
+    _with(backend.open(), twice)
 
 
 def test_terminal_actions_end_the_episode(backend: Backend) -> None:
-    async def episode() -> None:
-        env = backend.open()
+    async def episode(env: Env) -> None:
         await env.reset(backend.task)
         assert not (await env.step(Wait(0.0))).done
         assert (await env.step(Done())).done
@@ -105,25 +149,24 @@ def test_terminal_actions_end_the_episode(backend: Backend) -> None:
         assert not late.executed
         assert late.error
 
-    asyncio.run(episode())
+    _with(backend.open(), episode)
 
 
 def test_an_action_that_cannot_be_executed_is_a_result(backend: Backend) -> None:
-    async def episode() -> None:
-        env = backend.open()
+    async def episode(env: Env) -> None:
         before = await env.reset(backend.task)
-        result = await env.step(Click(SCREEN.width, 5))
+        width, height = env.capabilities.screen
+        result = await env.step(Click(width, 5))
         assert not result.executed
         assert not result.done
-        assert result.error == "The point (160, 5) is outside the 160 x 128 screen."
-        assert result.observation.screenshot == before.screenshot
+        assert result.error == f"The point ({width}, 5) is outside the {width} x {height} screen."
+        assert not backend.still or result.observation.screenshot == before.screenshot
 
-    asyncio.run(episode())
+    _with(backend.open(), episode)
 
 
 def test_an_episode_is_judged_once(backend: Backend) -> None:
-    async def judge_twice() -> None:
-        env = backend.open()
+    async def judge_twice(env: Env) -> None:
         await env.reset(backend.task)
         await env.evaluate()
         with pytest.raises(InfrastructureError):
@@ -131,27 +174,28 @@ def test_an_episode_is_judged_once(backend: Backend) -> None:
         await env.evaluate()
 
     with pytest.raises(EvaluatorError, match="once"):
-        asyncio.run(judge_twice())
+        _with(backend.open(), judge_twice)
 
 
 def test_nothing_works_before_reset_or_after_close(backend: Backend) -> None:
-    async def run(step: Callable[[Env], object], *, close: bool) -> None:
-        env = backend.open()
-        if close:
-            await env.reset(backend.task)
-            await env.close()
-            await env.close()
-        await step(env)  # type: ignore[misc]
-
-    for close in (False, True):
+    async def fresh(env: Env) -> None:
         with pytest.raises(InfrastructureError):
-            asyncio.run(run(lambda env: env.step(Wait(0.0)), close=close))
+            await env.step(Wait(0.0))
         with pytest.raises(EnvError):
-            asyncio.run(run(lambda env: env.evaluate(), close=close))
-    with pytest.raises(InfrastructureError, match="closed"):
-        asyncio.run(run(lambda env: env.reset(backend.task), close=True))
+            await env.evaluate()
+
+    async def closed(env: Env) -> None:
+        await env.reset(backend.task)
+        await env.close()
+        await env.close()
+        await fresh(env)
+        with pytest.raises(InfrastructureError, match="closed"):
+            await env.reset(backend.task)
+
+    _with(backend.open(), fresh)
+    _with(backend.open(), closed)
 
 
 def test_a_task_for_another_backend_is_refused_by_name(backend: Backend) -> None:
-    with pytest.raises(SetupError, match="ubuntu"):
-        asyncio.run(_play(backend.open(), backend.refused, []))
+    with pytest.raises(SetupError, match=backend.refused.platform):
+        _play(backend.open(), backend.refused, [])
