@@ -3,7 +3,6 @@
 import hashlib
 import json
 import time
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -14,18 +13,18 @@ import numpy as np
 
 from flywheel.config import Config
 from flywheel.envs.simulated.tasks import load_tasks
-from flywheel.errors import DataError, InfrastructureError
+from flywheel.errors import InfrastructureError
 from flywheel.jobs.base import Progress
 from flywheel.jobs.outcomes import score
 from flywheel.jobs.pool import RolloutPool, open_store
+from flywheel.jobs.practice import Practice, practice
 from flywheel.jobs.threads import use_threads
 from flywheel.rollout.groups import plan
-from flywheel.seeds import derive_seed
 from flywheel.store.store import TrajectoryStore
 from flywheel.trainers.checkpoints import forget_states, save_policy, states_folder
 from flywheel.trainers.model import PolicyModel, fingerprint
 from flywheel.trainers.rl import PolicyGradient, Rollout
-from flywheel.types import PolicyRef, Task, Trajectory
+from flywheel.types import PolicyRef, Trajectory
 
 RESAMPLINGS = 3
 """Rounds in which groups without spread are replaced (DAPO); without a bound a hard or solved task set never ends."""
@@ -35,10 +34,12 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
     """`args`: init, tasks, out, version, partition, iteration, seed. Publishes its rollouts with their advantages."""
     started = time.perf_counter()
     init, out = PolicyRef(**args["init"]), Path(args["out"])
-    tasks = _practice(config, load_tasks(Path(args["tasks"])))
+    tasks = load_tasks(Path(args["tasks"]))
     states = states_folder(out, *_decides(config, args))
     with RolloutPool(config, init, finish=partial(_scored, config), digest=_itself) as pool:
         use_threads(config)
+        # The store's catalog runs threads of its own, which a fork would not survive: only now.
+        drawn = practice(config, tasks, open_store(config), args["iteration"], args["seed"])
         policy = PolicyModel(pool.model, pool.chat)
         trainer = PolicyGradient(
             policy,
@@ -49,7 +50,7 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
             seed=args["seed"],
         )
         with _Shelf(config, args["partition"], states) as shelf:
-            curve = _Loop(config, args, pool, trainer, tasks, shelf, progress).run()
+            curve = _Loop(config, args, pool, trainer, drawn, shelf, progress).run()
     ref = PolicyRef(args["version"], str(out), init.version, fingerprint(policy.model.parameters()))
     save_policy(policy.model, policy.chat.processor, ref, out)
     forget_states(out)
@@ -110,7 +111,7 @@ class _Loop:
     args: dict[str, Any]
     pool: RolloutPool
     trainer: PolicyGradient
-    tasks: Sequence[Task]
+    practice: Practice
     shelf: "_Shelf"
     progress: Progress
 
@@ -165,10 +166,9 @@ class _Loop:
     def _play(self, prompts: int, again: int) -> list[Trajectory]:
         number, seed = self.trainer.updates, self.args["seed"]
         scope = [number, again] if again else [number]
-        random = np.random.default_rng(derive_seed(seed, "tasks", *scope))
         specs = plan(
             self.config,
-            [self.tasks[i] for i in random.permutation(len(self.tasks))[:prompts]],
+            self.practice.draw(prompts, *scope),
             partition="-".join([f"{self.args['partition']}-{number:04d}", *map(str, scope[1:])]),
             samples=self.config.rl.group,
             temperature=self.config.rl.temperature,
@@ -191,14 +191,6 @@ class _Loop:
             Rollout(self.pool.chat.sample(trajectory), trajectory.shaped_reward or 0.0) for trajectory in usable
         ]
         return _Batch(played, usable, rollouts, self.trainer.advantages(rollouts))
-
-
-def _practice(config: Config, tasks: Sequence[Task]) -> list[Task]:
-    """The tasks of the families that are practised."""
-    chosen = [task for task in tasks if not config.rl.families or task.family in config.rl.families]
-    if not chosen:
-        raise DataError(f"No training task is of the families {', '.join(config.rl.families)} (rl.families).")
-    return chosen
 
 
 def _scored(config: Config, trajectory: Trajectory) -> Trajectory:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, Qwen3VLForConditionalGeneration
+from transformers.vision_utils import get_vision_bilinear_indices_and_weights, get_vision_position_ids
 
 from flywheel.errors import PackingError, PolicyError
 
@@ -65,8 +66,23 @@ def prepare(model: Qwen3VLForConditionalGeneration) -> Qwen3VLForConditionalGene
 
 def encode_images(model: Qwen3VLForConditionalGeneration, pixels_PC: Tensor, grids_K3: Tensor) -> ImageFeatures:
     """Patches of K images, with one temporal slot or two -> features of their merged tokens, in order."""
-    out = model.model.visual(pixels_PC, grid_thw=grids_K3, return_dict=True)
+    places = _places(model, grids_K3) if bool((grids_K3 == grids_K3[0]).all()) else {}
+    out = model.model.visual(pixels_PC, grid_thw=grids_K3, return_dict=True, **places)
     return ImageFeatures(out.pooler_output, torch.stack(out.deepstack_features))
+
+
+def _places(model: Qwen3VLForConditionalGeneration, grids_K3: Tensor) -> dict[str, Tensor]:
+    """Where the patches of K images of one size lie, worked out once instead of K times: a quarter of the tower's time
+    at 64 small screens. `vision_utils` takes such tensors under these names instead of computing them.
+    """
+    visual, images = model.model.visual, len(grids_K3)
+    merge = visual.config.spatial_merge_size
+    corners, weights = get_vision_bilinear_indices_and_weights(grids_K3[:1], visual.num_grid_per_side, merge)
+    return {
+        "position_ids": get_vision_position_ids(grids_K3[:1], merge).repeat(images, 1),
+        "bilinear_indices": corners.repeat(1, images),
+        "bilinear_weights": weights.repeat(1, images),
+    }
 
 
 def embed(model: Qwen3VLForConditionalGeneration, ids: Tensor, features: ImageFeatures | None) -> tuple[Tensor, Tensor]:

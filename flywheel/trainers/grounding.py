@@ -6,7 +6,8 @@ Two stages on random scenes of the simulated desktop:
    in its cell, the number of the cell and the coordinates of its centre; linear probes for kind and state keep those
    apart.
 2. *Grounding*: for a widget named by kind and caption, say its cell and its coordinates, in the very words of an
-   action.
+   action. Beside it *dictation*: repeat a line of words one after the other, each in the words of an action. A hub
+   model can copy from its prompt; without these lines the tiny one must learn that, word by word, from demonstrations.
 
 Shapes: B scenes, C cells of a screen (= merged image tokens), I = B * C, D hidden size.
 """
@@ -25,14 +26,16 @@ from flywheel.chat import Chat
 from flywheel.config import TinyModelConfig
 from flywheel.envs.simulated.desktop import Widget
 from flywheel.envs.simulated.scenes import random_scene
-from flywheel.envs.simulated.vocabulary import CAPTIONS, KINDS, STATES
+from flywheel.envs.simulated.vocabulary import ALL_WORDS, CAPTIONS, KINDS, STATES
 from flywheel.modeling.features import look
 from flywheel.seeds import derive_seed
 from flywheel.trainers.model import PolicyModel, freeze_vision
 from flywheel.trainers.optimisation import Optimisation, cosine
 from flywheel.trainers.packing import pack
 from flywheel.trainers.progress import Report
-from flywheel.types import Click, Screenshot, Size, TrainingSample
+from flywheel.types import Click, Screenshot, Size, TrainingSample, Type
+
+Grid = tuple[int, int, int]
 
 CELL = 32
 """Pixels of a merged image token's side: patch 16 times merge 2."""
@@ -40,6 +43,8 @@ LOSS_WEIGHTS = {"caption": 1.0, "cell": 0.5, "x": 0.25, "y": 0.25, "kind": 0.5, 
 LR = 3e-3
 VISION_BATCH = 32
 GROUNDING_BATCH = 16
+DICTATIONS = 8
+"""Texts beside the scenes of a batch; a fifth of its tokens."""
 FEW_WIDGETS = 0.6
 """Share of grounding scenes with one to four widgets; the others are full."""
 CELLS_FIRST = 0.4
@@ -93,9 +98,18 @@ class Teacher:
             tokens = self.chat.tokenise(line + "\n")
             ids += tokens
             train += [token in self._numbers for token in tokens]
-        mask = np.array(train)
-        zeros = np.zeros(len(ids), np.float32)
-        return TrainingSample("", "", np.array(ids, np.int64), mask, zeros, mask.astype(np.float32), (image,), (grid,))
+        return _sample(ids, train, (image,), (grid,))
+
+    def dictation(self, words: Sequence[str]) -> TrainingSample:
+        """A line of words, then an action for each that types it; trained are the words as they are repeated."""
+        ids = self.chat.tokenise("".join(f" {word}" for word in words) + "\n")
+        train = [False] * len(ids)
+        for word in words:
+            tokens = self.chat.tokenise(self.space.format(Type(word), self.screen, thinking=word, brief=word) + "\n")
+            spoken = self._ids([word, f" {word}"])
+            ids += tokens
+            train += [token in spoken for token in tokens]
+        return _sample(ids, train)
 
     @property
     def _numbers(self) -> frozenset[int]:
@@ -167,7 +181,9 @@ def train_grounding(model: Any, chat: Chat, screen: Size, sizes: TinyModelConfig
     right: list[float] = []
     for step in range(sizes.grounding_steps):
         full = 0.5 if step >= CELLS_FIRST * sizes.grounding_steps else 0.0
-        row = pack([_lesson(teacher, random, full) for _ in range(GROUNDING_BATCH)], image_id=chat.image_id)
+        lessons = [_lesson(teacher, random, full) for _ in range(GROUNDING_BATCH)]
+        lessons += [_dictation(teacher, random) for _ in range(DICTATIONS)]
+        row = pack(lessons, image_id=chat.image_id)
         logp_KV = policy.distribution(row)
         targets_K = torch.from_numpy(row.targets_K)
         loss = F.nll_loss(logp_KV, targets_K)
@@ -185,6 +201,18 @@ def _lesson(teacher: Teacher, random: np.random.Generator, full: float) -> Train
     image, widgets = random_scene(random, teacher.screen, (1, 4) if few else (5, teacher.cells))
     random.shuffle(widgets)
     return teacher.lesson(image, widgets, (random.random(len(widgets)) < full).tolist())
+
+
+def _dictation(teacher: Teacher, random: np.random.Generator) -> TrainingSample:
+    return teacher.dictation(random.choice(ALL_WORDS, random.integers(2, 5), replace=False).tolist())
+
+
+def _sample(
+    ids: list[int], train: list[bool], images: tuple[Screenshot, ...] = (), grids: tuple[Grid, ...] = ()
+) -> TrainingSample:
+    mask = np.array(train)
+    zeros = np.zeros(len(ids), np.float32)
+    return TrainingSample("", "", np.array(ids, np.int64), mask, zeros, mask.astype(np.float32), images, grids)
 
 
 def _optimisation(parameters: list[nn.Parameter], steps: int) -> Optimisation:

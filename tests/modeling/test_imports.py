@@ -1,9 +1,8 @@
 """transformers' private functions moved between 5.12 and 5.23, so one module alone may reach for them."""
 
 import ast
+from importlib import import_module
 from pathlib import Path
-
-import transformers
 
 import flywheel
 
@@ -21,15 +20,17 @@ def imports_of(file: Path) -> list[tuple[str, str]]:
     return found
 
 
-def test_only_public_names_are_imported() -> None:
+def test_only_documented_names_are_imported() -> None:
     found = {file: imports_of(file) for file in ROOT.rglob("*.py")}
     used = {file.relative_to(ROOT).as_posix(): names for file, names in found.items() if names}
     assert {"modeling/qwen.py", "modeling/processor.py"} <= used.keys()
     assert all(file.startswith("modeling/") for file in used)
     for file, names in used.items():
         for module, name in names:
-            assert module == "transformers", f"{file} imports {name} from {module}"
-            assert hasattr(transformers, name)
+            # `vision_utils` says in its own docstring that models take what it computes; only one module relies on it.
+            known = ("transformers", "transformers.vision_utils") if file == "modeling/qwen.py" else ("transformers",)
+            assert module in known, f"{file} imports {name} from {module}"
+            assert hasattr(import_module(module), name)
 
 
 def test_private_attributes_of_models_are_touched_in_one_module() -> None:

@@ -3,14 +3,17 @@
 import asyncio
 import gc
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from flywheel.errors import AgentError
 from flywheel.rollout.agents.base import Completion
-from flywheel.rollout.agents.local import LocalAgent, _inverse_transform, _nucleus
+from flywheel.rollout.agents.local import LocalAgent
+from flywheel.rollout.agents.wave import WaveCache, inverse_transform, nucleus
 from flywheel.rollout.groups import plan, play
 from flywheel.trainers.model import PolicyModel
 from flywheel.trainers.packing import pack
@@ -116,6 +119,33 @@ def test_the_cache_across_turns_is_a_recomputation(tiny: Tiny) -> None:
     assert logp_KV.argmax(-1).tolist() == row.targets_K.tolist()
 
 
+def test_sessions_that_begin_together_share_what_they_begin_with(tiny: Tiny) -> None:
+    """The instructions run once a wave, not once a session, and the answers are those of sessions that begin alone."""
+    agent, widths = tiny.agent(), []
+    forward = agent._forward
+
+    def watched(cache: WaveCache, ids_BT: Tensor, *rest: Any) -> Tensor:
+        widths.append(tuple(ids_BT.shape))
+        return forward(cache, ids_BT, *rest)
+
+    agent._forward = watched  # type: ignore[method-assign]
+    samplings = [Sampling(1.0, max_tokens=2, seed=seed) for seed in range(4)]
+    together = crowd(agent, samplings, turns=2)
+    (one, shared), (four, rest) = widths[:2]
+    first = together[0][0].prompt_ids
+    assert (one, four) == (1, 4)
+    assert tiny.chat.image_id in first[shared:]
+    assert tiny.chat.image_id not in first[:shared]
+    assert shared > 10
+    grid = together[0][0].image_grid
+    assert grid is not None
+    assert rest == max(len(tiny.chat.expand(talk[0].prompt_ids[shared:], [grid])) for talk in together)
+    alone = [asyncio.run(converse(tiny.agent(), TASKS[i], samplings[i], looks(2, i))) for i in range(4)]
+    assert [[c.completion_ids for c in talk] for talk in alone] == [
+        [c.completion_ids for c in talk] for talk in together
+    ]
+
+
 def test_forbidden_ids_are_never_sampled(tiny: Tiny) -> None:
     """Nearly uniform over 2,286 ids, of which six are forbidden: 4,000 draws would hit one some ten times."""
     talks = crowd(tiny.agent(), [Sampling(100.0, max_tokens=140, seed=seed) for seed in range(32)], turns=1)
@@ -140,13 +170,13 @@ def test_max_tokens_and_the_end_marker_end_an_answer(tiny: Tiny) -> None:
 def test_the_nucleus_is_the_smallest_set_of_enough_mass() -> None:
     logp = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
     for top_p, kept in [(0.4, 1), (0.49, 1), (0.51, 2), (0.79, 2), (0.9, 3), (1.0, 4)]:
-        assert int((_nucleus(logp, top_p) > 0).sum()) == kept, top_p
+        assert int((nucleus(logp, top_p) > 0).sum()) == kept, top_p
 
 
-def test_the_inverse_transform_draws_from_the_distribution() -> None:
+def test_theinverse_transform_draws_from_the_distribution() -> None:
     probabilities = torch.tensor([0.0, 0.2, 0.0, 0.5, 0.3, 0.0])
     uniforms = torch.from_numpy(np.random.default_rng(0).random(20_000))
-    ids = _inverse_transform(probabilities.expand(20_000, -1), uniforms.float())
+    ids = inverse_transform(probabilities.expand(20_000, -1), uniforms.float())
     share = torch.bincount(ids, minlength=6) / 20_000
     assert share.tolist() == pytest.approx(probabilities.tolist(), abs=0.01)
     assert share[[0, 2, 5]].tolist() == [0.0, 0.0, 0.0]
@@ -157,11 +187,11 @@ def test_the_ends_of_the_unit_interval_choose_ids_that_have_a_probability(unifor
     """1 - 2**-53 is 1 in float32."""
     probabilities = torch.tensor([[0.0, 0.0, 0.25, 0.4, 0.35, 0.0, 0.0]])
     for scale in (1.0, 0.3, 0.77777, 1.00001):
-        chosen = int(_inverse_transform(probabilities * scale, torch.tensor([uniform], dtype=torch.float32)))
+        chosen = int(inverse_transform(probabilities * scale, torch.tensor([uniform], dtype=torch.float32)))
         assert chosen == (2 if uniform == 0.0 else 4)
 
 
-def test_top_p_samples_only_from_the_nucleus(tiny: Tiny) -> None:
+def test_top_p_samples_only_from_thenucleus(tiny: Tiny) -> None:
     """One screen, forty seeds: the smallest nucleus is the greedy token, a small one has a few, the whole has many."""
 
     async def firsts(temperature: float, top_p: float) -> set[int]:

@@ -10,7 +10,7 @@ from flywheel.envs.simulated.vocabulary import CAPTIONS, KINDS, STATES
 from flywheel.modeling.build import build_model
 from flywheel.trainers.grounding import Teacher, train_grounding, train_vision
 from flywheel.trainers.model import fingerprint
-from flywheel.types import Click
+from flywheel.types import Click, Type
 from tests.tiny import SCREEN, Notes, Tiny
 
 
@@ -56,6 +56,19 @@ def test_a_lesson_is_an_action_whose_numbers_are_trained(teacher: Teacher, tiny:
     assert [int(word) for word in trained if word.startswith(" ")] == [widget.cell for widget in widgets]
     assert all(word.strip().isdigit() for word in trained)
     assert (lesson.weights == lesson.train_mask).all()
+
+
+def test_a_dictation_repeats_words_as_actions(teacher: Teacher, tiny: Tiny) -> None:
+    """Trained is each word as it is thought, said and typed, and nothing else; there is nothing to look at."""
+    words = ["gold", "Save", "ctrl"]
+    lesson = teacher.dictation(words)
+    text = tiny.chat.decode(lesson.input_ids.tolist())
+    assert text.startswith(" gold Save ctrl\n")
+    answers = re.findall(r"<thinking>.*?</tool_call>", text, re.DOTALL)
+    assert [teacher.space.parse(answer, SCREEN).action for answer in answers] == [Type(word) for word in words]
+    trained = [tiny.chat.decode([int(i)]).strip() for i in lesson.input_ids[lesson.train_mask]]
+    assert trained == [word for word in words for _ in range(3)]
+    assert lesson.images == ()
 
 
 def test_the_two_stages_learn_and_repeat(tiny: Tiny) -> None:

@@ -26,28 +26,8 @@ from flywheel.modeling.logits import log_policy
 from flywheel.modeling.positions import rope_positions
 from flywheel.modeling.qwen import embed, hidden_states, use_standard_attention
 from flywheel.rollout.agents.base import Completion
+from flywheel.rollout.agents.wave import WaveCache, inverse_transform, nucleus
 from flywheel.types import Observation, PolicyRef, Sampling, Task
-
-
-class WaveCache:
-    """Keys and values of one wave, (L, B, H, S, K) each; `write_BT` says where the next tokens go."""
-
-    def __init__(self, keys: Tensor, values: Tensor) -> None:
-        self.keys, self.values = keys, values
-        self.write_BT: Tensor = torch.empty(0, 0, dtype=torch.long)
-
-    def update(self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """What transformers' attention calls: store (B, H, T, K) and return everything up to S."""
-        rows = torch.arange(len(key))[:, None]
-        self.keys[layer][rows, :, self.write_BT] = key.transpose(1, 2)
-        self.values[layer][rows, :, self.write_BT] = value.transpose(1, 2)
-        return self.keys[layer], self.values[layer]
-
-    def get_seq_length(self, layer: int = 0) -> int:
-        return int(self.keys.shape[3])
-
-    def rows(self, keep: Tensor) -> "WaveCache":
-        return WaveCache(self.keys[:, keep], self.values[:, keep])
 
 
 @dataclass(slots=True)
@@ -57,6 +37,7 @@ class _Request:
     session: "LocalSession"
     prompt: Prompt
     future: "asyncio.Future[Completion]"
+    pending: tuple[int, ...] = ()
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     uniforms: np.ndarray = field(default_factory=lambda: np.empty(0))
@@ -127,7 +108,8 @@ class LocalAgent:
 
     async def complete(self, session: LocalSession, prompt: Prompt) -> Completion:
         """Join the next wave. Raises `AgentError` when the engine has failed."""
-        request = _Request(session, prompt, asyncio.get_running_loop().create_future())
+        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        request = _Request(session, prompt, future, pending=prompt.ids)
         self._waiting.append(request)
         if self._driver is None:
             self._wake = asyncio.Event()
@@ -199,12 +181,13 @@ class LocalAgent:
 
     def _prefill(self, wave: list[_Request]) -> tuple[WaveCache, Tensor]:
         """Run the new prompt ids on top of each session's cache; hidden state of each last id, (B, D)."""
+        self._prefill_shared([request for request in wave if request.session.length == 0])
         chat, merge = self.chat, self.chat.processor.image_processor.merge_size
         features = self._look([request.prompt.image for request in wave if request.prompt.image])
         rows = []
         for request in wave:
             session, grids_of = request.session, [request.prompt.grid] if request.prompt.grid else []
-            ids = chat.expand([*session.unseen, *request.prompt.ids], grids_of)
+            ids = chat.expand([*session.unseen, *request.pending], grids_of)
             positions, after = rope_positions(
                 ids, grids_of, image_id=chat.image_id, merge=merge, start=session.position
             )
@@ -225,6 +208,31 @@ class LocalAgent:
             request.session.position = after
             request.session.unseen = []
         return cache, hidden[torch.arange(len(wave)), lengths - 1]
+
+    def _prefill_shared(self, fresh: list[_Request]) -> None:
+        """The instructions that begin every conversation, run once for all sessions that begin in this wave.
+
+        They are half of a first prompt, and the widest rows set the padding of all others.
+        """
+        if len(fresh) < 2:
+            return
+        shared = [alike[0] for alike in itertools.takewhile(_alike, zip(*(r.prompt.ids for r in fresh), strict=False))]
+        # One id at least stays behind for every session: its hidden state is what the answer is drawn from.
+        length = min(len(shared), *(len(request.prompt.ids) - 1 for request in fresh))
+        if self.chat.image_id in shared:
+            length = min(length, shared.index(self.chat.image_id))
+        if not length:
+            return
+        cache = WaveCache.empty(self.model, 1, length)
+        positions_31T = self._tensor(np.broadcast_to(np.arange(length), (3, 1, length)))
+        self._forward(
+            cache, self._tensor(np.array([shared[:length]])), None, positions_31T, torch.zeros(1, dtype=torch.long)
+        )
+        for request in fresh:
+            session = request.session
+            session.keys, session.values = cache.keys[:, 0], cache.values[:, 0]
+            session.length = session.position = length
+            request.pending = request.prompt.ids[length:]
 
     def _decode(self, wave: list[_Request], cache: WaveCache, hidden_BD: Tensor) -> None:
         """Sample until every answer has ended; finished rows leave the batch once they are a third of it."""
@@ -275,7 +283,7 @@ class LocalAgent:
             ids_B = logp_BV.argmax(-1)
         else:
             uniforms = torch.tensor([r.uniforms[min(step, len(r.uniforms) - 1)] for r in requests])
-            ids_B = _inverse_transform(_nucleus(logp_BV, sampling.top_p), uniforms.to(logp_BV))
+            ids_B = inverse_transform(nucleus(logp_BV, sampling.top_p), uniforms.to(logp_BV))
         chosen = logp_BV.gather(1, ids_B[:, None])[:, 0]
         return list(zip(ids_B.tolist(), chosen.tolist(), strict=True))
 
@@ -289,9 +297,7 @@ class LocalAgent:
         return True
 
     def _load_cache(self, wave: list[_Request], room: int) -> WaveCache:
-        config = self.model.config.text_config
-        shape = (config.num_hidden_layers, len(wave), config.num_key_value_heads, room, config.head_dim)
-        cache = WaveCache(*(torch.zeros(shape, dtype=self.model.dtype, device=self.model.device) for _ in range(2)))
+        cache = WaveCache.empty(self.model, len(wave), room)
         for b, request in enumerate(wave):
             session = request.session
             if session.keys is not None and session.values is not None:
@@ -318,19 +324,5 @@ class LocalAgent:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.model.device)
 
 
-def _nucleus(logp_BV: Tensor, top_p: float) -> Tensor:
-    """Probabilities, with everything outside the smallest set of mass `top_p` set to 0."""
-    probabilities = logp_BV.exp()
-    if top_p >= 1:
-        return probabilities
-    ordered, order = probabilities.sort(-1, descending=True)
-    outside = ordered.cumsum(-1) - ordered >= top_p
-    return probabilities.scatter(-1, order, ordered.masked_fill(outside, 0.0))
-
-
-def _inverse_transform(probabilities_BV: Tensor, uniforms_B: Tensor) -> Tensor:
-    """The first id whose cumulated (unnormalised) probability exceeds u times the total."""
-    cumulated = probabilities_BV.cumsum(-1)
-    # 1 - 2**-25 is 1 in float32, which would choose the last id whatever its probability.
-    target = uniforms_B[:, None].clamp(max=1 - 2**-24) * cumulated[:, -1:]
-    return (cumulated <= target).sum(-1)
+def _alike(ids: tuple[int, ...]) -> bool:
+    return len(set(ids)) == 1
