@@ -1,0 +1,134 @@
+"""Hands and eyes of a guest that has no server: keys, pointer and pictures of the screen through QEMU's monitor."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from flywheel.envs.server.machines.qemu.keymap import chord_codes, text_codes
+from flywheel.envs.server.machines.qemu.qmp import Qmp
+from flywheel.errors import ActionError, InfrastructureError
+from flywheel.types import Action, Click, Drag, Key, Move, Scroll, Size, Type, Wait
+
+_AXIS = 32767  # QEMU's absolute axes run from 0 to this
+_HOLD_S = 0.03  # between down and up of a chord or a button; a guest polls a USB tablet every 8 ms
+_DOUBLE_S = 0.05
+
+
+class Console:
+    """One guest's keyboard, tablet and screen.
+
+    Args:
+        qmp: the guest's monitor.
+        folder: where a picture is put down for a moment; not in the guest's reach.
+        key_interval: seconds between typed characters. The emulated keyboard holds 16 bytes, 2 to 4 keys, and forgets
+            what is more: a guest that is busy for longer than a few intervals loses characters.
+        pointer: whether the machine has a tablet.
+    """
+
+    def __init__(self, qmp: Qmp, folder: Path, key_interval: float, pointer: bool) -> None:
+        self._qmp = qmp
+        self._picture = folder / "screen.ppm"
+        self._key_interval = key_interval
+        self._pointer = pointer
+        self._size = Size(0, 0)
+
+    def screenshot(self) -> Image.Image:
+        """RGB, at the resolution the guest has set; 720 x 400 in text mode."""
+        try:
+            self._qmp.execute("screendump", {"filename": str(self._picture)})
+            with Image.open(self._picture) as picture:
+                image = picture.convert("RGB")
+        except (OSError, SyntaxError) as error:
+            raise InfrastructureError(f"QEMU gave no picture of the screen ({error}).") from error
+        finally:
+            self._picture.unlink(missing_ok=True)
+        self._size = Size(*image.size)
+        return image
+
+    def perform(self, action: Action) -> None:
+        """What a keyboard and a pointer can do; raises `ActionError` for anything else, before any event is sent."""
+        match action:
+            case Type(text):
+                self._type(text)
+            case Key(keys):
+                self._chord(chord_codes(keys), _HOLD_S)
+            case Wait(seconds):
+                time.sleep(seconds)
+            case Click() | Move() | Drag() | Scroll() if not self._pointer:
+                raise ActionError("This machine has no pointer; use the keyboard.")
+            case Click(x, y, button, count, keys):
+                self._click(x, y, button, count, chord_codes(keys))
+            case Move(x, y):
+                self._move(x, y)
+            case Drag(x, y, start):
+                self._drag(x, y, start)
+            case Scroll(dy, dx, x, y):
+                self._scroll(dy, dx, x, y)
+            case _:
+                raise ActionError(f"A machine without a server cannot do {type(action).__name__}; use keys and text.")
+
+    def _type(self, text: str) -> None:
+        for codes in text_codes(text):
+            self._chord(codes, 0.0)
+            time.sleep(self._key_interval)
+
+    def _chord(self, codes: list[str], hold: float) -> None:
+        self._qmp.send_input([_key(code, True) for code in codes])
+        time.sleep(hold)
+        self._qmp.send_input([_key(code, False) for code in reversed(codes)])
+
+    def _move(self, x: int, y: int) -> None:
+        if self._size.width < 2:
+            self.screenshot()
+        width, height = self._size
+        self._qmp.send_input([_axis("x", x, width), _axis("y", y, height)])
+
+    def _click(self, x: int, y: int, button: str, count: int, codes: list[str]) -> None:
+        self._move(x, y)
+        self._qmp.send_input([_key(code, True) for code in codes])
+        for _ in range(count):
+            self._press(button)
+            time.sleep(_DOUBLE_S)
+        self._qmp.send_input([_key(code, False) for code in reversed(codes)])
+
+    def _press(self, button: str) -> None:
+        self._qmp.send_input([_button(button, True)])
+        time.sleep(_HOLD_S)
+        self._qmp.send_input([_button(button, False)])
+
+    def _drag(self, x: int, y: int, start: tuple[int, int] | None) -> None:
+        if start is not None:
+            self._move(*start)
+        time.sleep(_HOLD_S)
+        self._qmp.send_input([_button("left", True)])
+        time.sleep(_HOLD_S)
+        if start is not None:  # toolkits begin a drag only when they see the pointer on its way
+            self._move((start[0] + x) // 2, (start[1] + y) // 2)
+            time.sleep(_HOLD_S)
+        self._move(x, y)
+        time.sleep(_HOLD_S)
+        self._qmp.send_input([_button("left", False)])
+
+    def _scroll(self, dy: int, dx: int, x: int | None, y: int | None) -> None:
+        if x is not None and y is not None:
+            self._move(x, y)
+        notches = ["wheel-up" if dy > 0 else "wheel-down"] * abs(dy)
+        for notch in notches + ["wheel-right" if dx > 0 else "wheel-left"] * abs(dx):
+            self._press(notch)
+
+
+def _key(code: str, down: bool) -> dict[str, Any]:
+    return {"type": "key", "data": {"down": down, "key": {"type": "qcode", "data": code}}}
+
+
+def _button(name: str, down: bool) -> dict[str, Any]:
+    return {"type": "btn", "data": {"down": down, "button": name}}
+
+
+def _axis(name: str, pixel: int, length: int) -> dict[str, Any]:
+    return {
+        "type": "abs",
+        "data": {"axis": name, "value": round(min(max(pixel, 0), length - 1) * _AXIS / (length - 1))},
+    }
