@@ -61,7 +61,13 @@ class PromptConfig(Section):
 class EnvConfig(Section):
     """The desktop and its tasks."""
 
-    backend: Literal["simulated"] = Field("simulated", description="environment backend")
+    backend: Literal["simulated", "remote"] = Field(
+        "simulated",
+        description="`simulated`: in this process; `remote`: behind env servers (`flywheel desktops serve`)",
+    )
+    urls: str = Field("http://127.0.0.1:8100", description="env servers of the remote backend, separated by commas")
+    image: Literal["raw", "png", "webp", "jpeg"] = Field("png", description="codec of screenshots of remote desktops")
+    wait_seconds: float = Field(1800.0, description="how long an episode may wait for a free remote desktop")
     width: int = Field(160, description="screen width, pixels")
     height: int = Field(128, description="screen height, pixels")
     layout: Literal["roomy", "free"] = Field("roomy", description="`roomy`: one widget a cell; `free`: anywhere")

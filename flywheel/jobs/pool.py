@@ -22,6 +22,8 @@ from typing import Any
 import torch
 
 from flywheel.config import Config
+from flywheel.envs.base import Env, ObserveOptions
+from flywheel.envs.pool import remote_env
 from flywheel.envs.simulated.env import SimulatedEnv
 from flywheel.errors import InfrastructureError
 from flywheel.modeling.policy import load_policy
@@ -70,8 +72,11 @@ def begun(store: TrajectoryStore, partition: str, experiment: str) -> Iterator[P
         store.release(partition, experiment)
 
 
-def make_env(config: Config) -> SimulatedEnv:
+def make_env(config: Config) -> Env:
     """One desktop of the configured kind."""
+    if config.env.backend == "remote":
+        observe = ObserveOptions(image=config.env.image, accessibility=config.env.accessibility)
+        return remote_env(config.env.urls, observe=observe, wait=config.env.wait_seconds)
     return SimulatedEnv(Size(config.env.width, config.env.height), config.env.layout, config.env.accessibility)
 
 
