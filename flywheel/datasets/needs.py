@@ -181,7 +181,7 @@ def missing_files(task: Task, cache: Path) -> list[Download]:
 def _platform(task: Task, here: Here) -> Refusal | None:
     if task.platform == here.platform:
         return None
-    return Refusal("platform", f"It is for {task.platform.title()}, this machine is {here.platform.title()}.")
+    return Refusal("platform", f"It is for the platform {task.platform}, and this machine is {here.platform}.")
 
 
 def _unsafe(task: Task, _: Here) -> Refusal | None:

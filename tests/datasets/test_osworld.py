@@ -75,7 +75,7 @@ def test_a_task_that_needs_nothing_runs_anywhere() -> None:
         ({"config": [step("execute", command="gsettings set org.gnome.shell x y")]}, "app", "gnome_shell, gsettings"),
         ({"config": [DOWNLOAD]}, "file", "https://example.org/a.xlsx"),
         (evaluator(expected=CLOUD), "file", "https://example.org/gold.png"),
-        ({"config": [step("open", path="C:\\Users\\me\\a.xlsx")]}, "platform", "Windows"),
+        ({"config": [step("open", path="C:\\Users\\me\\a.xlsx")]}, "platform", "platform windows"),
         ({"config": [step("upload_file", files=[])]}, "unsafe", "file of the server"),
         (evaluator(expected=CLOUD | {"dest": "../../gold.png"}), "unsafe", "'../../gold.png'"),
         ({"config": [step("execute", command="id", stdout="/etc/passwd")]}, "unsafe", "'/etc/passwd'"),

@@ -1,0 +1,60 @@
+"""Which machine an OSWorld episode runs on, from its name and the options of the worker's command line."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from flywheel.envs.server.machines.base import Machine
+from flywheel.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What capabilities say of a machine; `apps` is None when the guest is asked for its programs."""
+
+    platform: str = "ubuntu"
+    apps: frozenset[str] | None = None
+    internet: bool = False
+    snapshots: bool = True
+    isolation: str = "vm"
+
+
+def make_machine(kind: str, folder: Path, options: Mapping[str, Any]) -> tuple[Machine, Traits]:
+    """Raises `ConfigError` for an unknown kind or option. Machines are imported when they are asked for."""
+    if kind == "xvfb":
+        from flywheel.envs.server.machines.xvfb.machine import XvfbMachine
+        from flywheel.envs.server.machines.xvfb.options import XvfbOptions
+
+        known = {field.name for field in fields(XvfbOptions)} - {"run_root", "guest", "guest_python"}
+        _refuse_unknown(kind, options, known)
+        made = {name: _frozen(value) for name, value in options.items()}
+        machine = XvfbMachine(XvfbOptions(run_root=folder, **made))
+        return machine, Traits(isolation="bubblewrap", apps=machine.apps | {"os"})
+    if kind == "qemu":
+        from flywheel.envs.server.machines.qemu.machine import QemuMachine
+        from flywheel.envs.server.machines.qemu.options import QemuOptions
+
+        chosen = QemuOptions.from_json(options)
+        platform = "windows" if chosen.platform == "windows" else "ubuntu"
+        apps = frozenset(chosen.apps) or None
+        return QemuMachine(chosen, folder), Traits(platform, apps, internet=chosen.network == "open")
+    if kind == "remote":
+        from flywheel.envs.server.machines.remote import PORTS, RemoteMachine
+
+        _refuse_unknown(kind, options, {"host", "internet", *PORTS})
+        internet = bool(options.get("internet", False))
+        return RemoteMachine(options), Traits(internet=internet, snapshots=False, isolation="unknown")
+    raise ConfigError(f"There is no machine '{kind}' for OSWorld's tasks; choose xvfb, qemu or remote.")
+
+
+def _refuse_unknown(kind: str, options: Mapping[str, Any], known: set[str]) -> None:
+    if unknown := sorted(options.keys() - known):
+        raise ConfigError(f"The machine '{kind}' has no option {unknown[0]!r}; it has {', '.join(sorted(known))}.")
+
+
+def _frozen(value: Any) -> Any:
+    """JSON has lists where options have tuples, or sets of names."""
+    if isinstance(value, list):
+        return frozenset(value) if all(isinstance(each, str) for each in value) else tuple(value)
+    return value
