@@ -112,7 +112,9 @@ def bring_up(desktop: Desktop, screen: str, deadline: float) -> None:
     desktop.wait("Xvfb", lambda: _readable(ready), deadline)
     desktop.wait("dbus-daemon", BUS.exists, deadline)
     os.close(ready)
-    desktop.start("guest", [sys.executable, "-m", "guest", "--host", "127.0.0.1", "--port", str(GUEST_PORT)])
+    # Without -P a file such as ~/token.py would stand in for the module that the guest server means.
+    safe = ["-P"] if sys.version_info >= (3, 11) else []
+    desktop.start("guest", [sys.executable, *safe, "-m", "guest", "--host", "127.0.0.1", "--port", str(GUEST_PORT)])
     desktop.start("openbox", ["openbox", "--sm-disable", "--startup", f"touch {WM_MARK}"])
     # With --a11y applications publish their widgets from the first window on.
     desktop.start("at-spi", ["/usr/libexec/at-spi-bus-launcher", "--launch-immediately", "--a11y=1"])
@@ -140,11 +142,21 @@ def ailment() -> str | None:
         room = os.statvfs(folder)
         if room.f_bavail * 100 < room.f_blocks:
             return f"the disk under {folder} is full"
+    most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    tasks = sum(count_threads(name) for name in os.listdir("/proc") if name.isdigit())
+    if tasks > 0.9 * most:
+        return f"{tasks} of at most {most} processes are running"
     try:
         subprocess.run(["/bin/true"], check=True, timeout=3)
     except (OSError, subprocess.SubprocessError) as error:
         return f"no new process can be started ({error})"
     return None
+
+
+def count_threads(pid: str) -> int:
+    with contextlib.suppress(OSError):
+        return len(os.listdir(f"/proc/{pid}/task"))
+    return 0
 
 
 class Control:

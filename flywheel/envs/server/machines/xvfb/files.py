@@ -140,6 +140,8 @@ def write_home(folder: Path) -> None:
     texts = {
         "openbox/menu.xml": _OPENBOX_MENU.format(items="\n".join(items)),
         "openbox/rc.xml": _OPENBOX_RC.replace("{edges}", edges),
+        # Read by xterm, whose default font is a bitmap of 6 x 13 pixels.
+        "../.Xdefaults": "XTerm*faceName: DejaVu Sans Mono\nXTerm*faceSize: 11\nXTerm*saveLines: 2000\n",
         "libreoffice/4/user/registrymodifications.xcu": '<?xml version="1.0" encoding="UTF-8"?>\n'
         '<oor:items xmlns:oor="http://openoffice.org/2001/registry" xmlns:xs="http://www.w3.org/2001/XMLSchema" '
         f'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance">{office}</oor:items>\n',

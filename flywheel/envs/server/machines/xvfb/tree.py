@@ -19,7 +19,7 @@ from pathlib import Path
 from flywheel.envs.server.machines.xvfb import cgroups
 from flywheel.envs.server.machines.xvfb.control import Control
 from flywheel.envs.server.machines.xvfb.files import write_etc, write_home
-from flywheel.envs.server.machines.xvfb.options import XvfbOptions
+from flywheel.envs.server.machines.xvfb.options import MIB, XvfbOptions
 from flywheel.envs.server.machines.xvfb.sandbox import Box, Sources, venv_of
 from flywheel.envs.server.machines.xvfb.session import Session
 from flywheel.envs.server.machines.xvfb.shims import write_shims
@@ -41,6 +41,7 @@ class Tree:
                     f"{options.run_root} cannot be written ({error.strerror}); set FLYWHEEL_DESKTOPS to another folder."
                 ) from error
             stack.callback(session.remove)
+            self.name = session.id
             uid = self._claim_uid(stack)
             self.limits = self._limit(session, stack)
             _fill(session)
@@ -106,7 +107,8 @@ class Tree:
             "control": control_fd,
             "screen": "{}x{}".format(*options.screen),
             "pids": options.pids,
-            "file_bytes": options.tmpfs_bytes,
+            # For memory files, which belong to no tmpfs; a little more, so that a full disk is said to be full.
+            "file_bytes": options.tmpfs_bytes + MIB,
             "data_bytes": 0 if self.limits.memory else options.memory_bytes,
             "seconds": options.boot_seconds,
         }
