@@ -12,7 +12,7 @@ from flywheel.assets.partitions import iteration_of
 from flywheel.assets.versions import code_version
 from flywheel.errors import DataError
 from flywheel.jobs.tasks import SPLITS
-from flywheel.store.store import TrajectoryStore
+from flywheel.store.opening import open_store
 from flywheel.workspace import Workspace
 
 CODE_VERSION = "dagster/code_version"
@@ -99,7 +99,7 @@ def _is_set(folder: Path) -> bool:
 
 
 def _sealed(workspace: Workspace, partition: str) -> bool:
-    store = TrajectoryStore(workspace.config.store_root)
+    store = open_store(workspace.config)
     return store.head(partition, workspace.config.experiment) is not None
 
 

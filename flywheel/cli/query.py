@@ -12,8 +12,6 @@ from flywheel.cli.output import check_writable, out
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from flywheel.config import Config
-    from flywheel.store.store import TrajectoryStore
 
 Partition = Annotated[str | None, typer.Option(help="Only of this partition, e.g. `iter-03` or `eval-sft`.")]
 
@@ -26,10 +24,11 @@ def sql(
     settings: Settings = None,
 ) -> None:
     """Query the store. Views: episodes, steps, tasks, policies, eval_results (`DESCRIBE episodes` lists columns)."""
+    from flywheel.store.opening import open_existing
     from flywheel.store.query import query
 
     _check_target(format, output)
-    _write(query(open_store(configure(profile, settings)), statement), format, output)
+    _write(query(open_existing(configure(profile, settings)), statement), format, output)
 
 
 def trajectories(
@@ -45,6 +44,7 @@ def trajectories(
     settings: Settings = None,
 ) -> None:
     """List trajectories of the experiment, the newest first."""
+    from flywheel.store.opening import open_existing
     from flywheel.store.query import query
 
     _check_target(format, output)
@@ -59,7 +59,7 @@ def trajectories(
           AND ($success IS NULL OR success = $success)
         ORDER BY started_at DESC, episode_id LIMIT $limit"""
     wanted = {"partition": partition, "family": family, "success": success, "limit": limit}
-    _write(query(open_store(config), statement, {"experiment": config.experiment, **wanted}), format, output)
+    _write(query(open_existing(config), statement, {"experiment": config.experiment, **wanted}), format, output)
 
 
 def show(
@@ -73,11 +73,12 @@ def show(
     settings: Settings = None,
 ) -> None:
     """Write one trajectory as an HTML film strip, with its clicks drawn on the screenshots."""
+    from flywheel.store.opening import open_existing
     from flywheel.store.viewer import render_trajectory
 
     path = output or Path(f"{trajectory}.html")
     check_writable(path)
-    found = open_store(configure(profile, settings)).read(trajectory, partition=partition)
+    found = open_existing(configure(profile, settings)).read(trajectory, partition=partition)
     path.write_text(render_trajectory(found), encoding="utf-8")
     out().print(path, markup=False)
     if open_it:
@@ -92,22 +93,11 @@ def gc(
     settings: Settings = None,
 ) -> None:
     """Remove what the store no longer needs: replaced attempts, abandoned writes."""
+    from flywheel.store.opening import open_existing
+
     config = configure(profile, settings)
-    removed = open_store(config).gc(config.store.gc_grace_seconds if grace is None else grace)
+    removed = open_existing(config).gc(config.store.gc_grace_seconds if grace is None else grace)
     out().print(f"{removed.files} files removed, {removed.bytes / 1e6:.1f} MB.")
-
-
-def open_store(config: "Config") -> "TrajectoryStore":
-    """The store of a home that has one. Raises `StoreError`."""
-    from flywheel.errors import StoreError
-    from flywheel.store.store import TrajectoryStore
-
-    if not config.store_root.is_dir():
-        raise StoreError(
-            f"There is no trajectory store at {config.store_root}; run `flywheel demo`, or say where it is with "
-            "--set home=FOLDER."
-        )
-    return TrajectoryStore(config.store_root)
 
 
 def _check_target(format: str, output: Path | None) -> None:

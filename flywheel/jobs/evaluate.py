@@ -14,9 +14,11 @@ from flywheel.errors import DataError
 from flywheel.evaluation.report import to_json
 from flywheel.jobs.base import Progress
 from flywheel.jobs.outcomes import Outcome, examples, outcome_of, report_of, score
-from flywheel.jobs.pool import Publication, RolloutPool, begun, open_store
+from flywheel.jobs.pool import RolloutPool, begun
+from flywheel.jobs.publishing import Publication
 from flywheel.rollout.episode import EpisodeSpec
 from flywheel.rollout.groups import plan
+from flywheel.store.opening import open_store
 from flywheel.types import PolicyRef
 
 

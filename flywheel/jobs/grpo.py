@@ -3,7 +3,6 @@
 import hashlib
 import json
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,10 +15,12 @@ from flywheel.envs.simulated.tasks import load_tasks
 from flywheel.errors import InfrastructureError
 from flywheel.jobs.base import Progress
 from flywheel.jobs.outcomes import score
-from flywheel.jobs.pool import RolloutPool, open_store
+from flywheel.jobs.pool import RolloutPool
 from flywheel.jobs.practice import Practice, practice
+from flywheel.jobs.publishing import Publication, Publisher
 from flywheel.jobs.threads import use_threads
 from flywheel.rollout.groups import plan
+from flywheel.store.opening import open_store
 from flywheel.store.store import TrajectoryStore
 from flywheel.trainers.checkpoints import forget_states, save_policy, states_folder
 from flywheel.trainers.model import PolicyModel, fingerprint
@@ -216,8 +217,7 @@ class _Shelf:
         states.mkdir(parents=True, exist_ok=True)
         note.write_text(json.dumps(self.attempt))
         self.episodes = 0
-        self._thread = ThreadPoolExecutor(1, "shelf")
-        self._pending: list[Future[list[str]]] = []
+        self._publisher = Publisher(self._store, Publication(partition, self.attempt))
 
     def __enter__(self) -> "_Shelf":
         return self
@@ -226,16 +226,12 @@ class _Shelf:
         if kind is None:
             self.flush()
             self.episodes = self._store.seal(self._partition, self.attempt, None, self._experiment).episodes
-        self._thread.shutdown()
+        self._publisher.close()
         self._store.release(self._partition, self._experiment)
 
     def add(self, trajectories: list[Trajectory]) -> None:
-        self._pending.append(
-            self._thread.submit(self._store.publish_many, trajectories, partition=self._partition, attempt=self.attempt)
-        )
+        self._publisher.add(trajectories)
 
     def flush(self) -> None:
         """Wait until everything is published; raises what went wrong."""
-        for future in self._pending:
-            future.result()
-        self._pending = []
+        self._publisher.flush()

@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from flywheel.config import Config
 from flywheel.errors import FlywheelError
 from flywheel.jobs.findings import Finding, judged
+from flywheel.store.opening import open_store
 from flywheel.store.query import query
 from flywheel.store.store import TrajectoryStore
 from flywheel.testing import random_trajectory
@@ -69,7 +70,7 @@ def store_writable(config: Config) -> Finding:
     mend = f"make {home} writable, or write elsewhere with --set home=FOLDER."
     try:
         if config.store_root.exists():
-            TrajectoryStore(config.store_root)
+            open_store(config)
         home.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="doctor-", dir=home) as scratch:
             found = _publish_and_read(TrajectoryStore(scratch, codec=config.store.codec, fsync=config.store.fsync))

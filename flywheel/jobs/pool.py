@@ -26,25 +26,17 @@ from flywheel.envs.base import Env, ObserveOptions
 from flywheel.envs.pool import remote_env
 from flywheel.envs.simulated.env import SimulatedEnv
 from flywheel.errors import InfrastructureError
+from flywheel.jobs.publishing import Publication, Publisher
 from flywheel.modeling.policy import load_policy
 from flywheel.processes import die_with_parent
 from flywheel.rollout.agents.local import LocalAgent
 from flywheel.rollout.episode import EpisodeSpec
 from flywheel.rollout.groups import play
+from flywheel.store.opening import open_store
 from flywheel.store.store import TrajectoryStore
 from flywheel.types import PolicyRef, Size, Trajectory
 
-PUBLISH_TOGETHER = 16
-"""Episodes a worker publishes with one flush of the partition's folder."""
 DEAD_WORKER = "A rollout worker was killed; look for the out-of-memory killer in the system's log and run it again."
-
-
-@dataclass(frozen=True, slots=True)
-class Publication:
-    """Where workers publish what they play."""
-
-    partition: str
-    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +44,6 @@ class _Work:
     specs: list[EpisodeSpec]
     policy: PolicyRef
     publication: Publication | None
-
-
-def open_store(config: Config) -> TrajectoryStore:
-    """The store of the configured home."""
-    return TrajectoryStore(config.store_root, codec=config.store.codec, fsync=config.store.fsync)
 
 
 @contextmanager
@@ -201,40 +188,25 @@ class RolloutPool:
 
     async def _play(self, work: _Work, worker: str, connection: Connection) -> None:
         agent = LocalAgent(self.model, self.chat, work.policy)
-        publisher = _Publisher(self.config, work.publication)
+        publisher = Publisher(open_store(self.config), work.publication) if work.publication else None
 
         def take(trajectory: Trajectory) -> None:
             finished = self._finish(trajectory)
-            publisher.add(finished)
+            if publisher:
+                publisher.add([finished])
             connection.send((finished.id, self._digest(finished)))
 
-        await play(
-            [replace(spec, worker=worker) for spec in work.specs],
-            agent,
-            self.chat.space,
-            lambda: make_env(self.config),
-            concurrency=max(1, self.config.rollout.concurrency // self._count),
-            on_trajectory=take,
-        )
-        publisher.flush()
-
-
-class _Publisher:
-    """Publishes in small batches; nowhere when there is no publication."""
-
-    def __init__(self, config: Config, publication: Publication | None) -> None:
-        self._publication = publication
-        self._store = open_store(config) if publication else None
-        self._waiting: list[Trajectory] = []
-
-    def add(self, trajectory: Trajectory) -> None:
-        self._waiting.append(trajectory)
-        if len(self._waiting) == PUBLISH_TOGETHER:
-            self.flush()
-
-    def flush(self) -> None:
-        if self._store is not None and self._publication is not None:
-            self._store.publish_many(
-                self._waiting, partition=self._publication.partition, attempt=self._publication.attempt
+        try:
+            await play(
+                [replace(spec, worker=worker) for spec in work.specs],
+                agent,
+                self.chat.space,
+                lambda: make_env(self.config),
+                concurrency=max(1, self.config.rollout.concurrency // self._count),
+                on_trajectory=take,
             )
-        self._waiting = []
+            if publisher:
+                publisher.flush()
+        finally:
+            if publisher:
+                publisher.close()

@@ -12,9 +12,10 @@ from flywheel.config import Config
 from flywheel.envs.simulated.tasks import load_tasks
 from flywheel.jobs.base import Progress
 from flywheel.jobs.outcomes import examples, mean_terms, outcome_of, report_of, score
-from flywheel.jobs.pool import RolloutPool, begun, open_store
+from flywheel.jobs.pool import RolloutPool, begun
 from flywheel.rollout.groups import plan
 from flywheel.seeds import derive_seed
+from flywheel.store.opening import open_store
 from flywheel.types import PolicyRef
 
 

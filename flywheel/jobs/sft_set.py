@@ -10,7 +10,7 @@ from flywheel.config import Config
 from flywheel.datasets.sets import keep_per_task, row_of, save_set, size_of
 from flywheel.errors import DataError
 from flywheel.jobs.base import Progress
-from flywheel.store.store import TrajectoryStore
+from flywheel.store.opening import open_store
 from flywheel.types import Trajectory
 from flywheel.workspace import iteration_name
 
@@ -48,7 +48,7 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
 
 def _successes(config: Config, iteration: int) -> list[Trajectory]:
     """Of this iteration (`flywheel.pool: latest`), or of all up to it (`all`)."""
-    store = TrajectoryStore(config.store_root)
+    store = open_store(config)
     first = 1 if config.flywheel.pool == "all" else iteration
     return [
         trajectory

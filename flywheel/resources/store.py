@@ -2,10 +2,11 @@
 
 import dagster as dg
 
+from flywheel.store.opening import open_store
 from flywheel.store.store import TrajectoryStore
 
 
 @dg.resource(required_resource_keys={"workspace"})
 def store_resource(context: dg.InitResourceContext) -> TrajectoryStore:
     """The store of the workspace, opened when a run needs it."""
-    return TrajectoryStore(context.resources.workspace.config.store_root)
+    return open_store(context.resources.workspace.config)

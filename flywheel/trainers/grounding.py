@@ -102,7 +102,7 @@ class Teacher:
 
     def dictation(self, words: Sequence[str]) -> TrainingSample:
         """A line of words, then an action for each that types it; trained are the words as they are repeated."""
-        ids = self.chat.tokenise("".join(f" {word}" for word in words) + "\n")
+        ids = list(self.chat.tokenise("".join(f" {word}" for word in words) + "\n"))
         train = [False] * len(ids)
         for word in words:
             tokens = self.chat.tokenise(self.space.format(Type(word), self.screen, thinking=word, brief=word) + "\n")

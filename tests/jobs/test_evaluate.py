@@ -14,7 +14,7 @@ from flywheel.evaluation.report import from_json
 from flywheel.evaluation.statistics import wilson
 from flywheel.jobs import evaluate
 from flywheel.jobs import pool as pool_module
-from flywheel.jobs.pool import open_store
+from flywheel.store.opening import open_store
 from flywheel.types import Observation, PolicyRef, Task
 from tests.school import School
 from tests.tiny import Notes

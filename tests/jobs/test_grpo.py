@@ -14,9 +14,9 @@ from flywheel.envs.simulated.env import SimulatedEnv
 from flywheel.errors import ConfigError, DataError, InfrastructureError, PartitionBusyError
 from flywheel.jobs import grpo
 from flywheel.jobs import pool as pool_module
-from flywheel.jobs.pool import open_store
 from flywheel.modeling.policy import load_policy
 from flywheel.processes import family, is_alive
+from flywheel.store.opening import open_store
 from flywheel.trainers.checkpoints import states_folder
 from flywheel.trainers.model import fingerprint
 from flywheel.trainers.rl import PolicyGradient

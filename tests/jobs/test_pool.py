@@ -14,10 +14,12 @@ import pytest
 from flywheel.envs.simulated.env import SimulatedEnv
 from flywheel.errors import InfrastructureError, StoreFullError
 from flywheel.jobs import pool as pool_module
-from flywheel.jobs.pool import Publication, RolloutPool, open_store
+from flywheel.jobs.pool import RolloutPool
+from flywheel.jobs.publishing import Publication
 from flywheel.processes import children, is_alive
 from flywheel.rollout.episode import EpisodeSpec
 from flywheel.rollout.groups import plan
+from flywheel.store.opening import open_store
 from flywheel.types import Observation, PolicyRef, Task, Trajectory
 from tests.killing import CONTEXT
 from tests.school import School

@@ -10,7 +10,7 @@ from flywheel.envs.simulated.env import SimulatedEnv
 from flywheel.errors import InfrastructureError, PartitionBusyError, TaskError
 from flywheel.jobs import pool as pool_module
 from flywheel.jobs import rollouts
-from flywheel.jobs.pool import open_store
+from flywheel.store.opening import open_store
 from flywheel.types import Observation, Task, Trajectory
 from tests.killing import in_child
 from tests.school import School

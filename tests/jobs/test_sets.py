@@ -13,7 +13,7 @@ from flywheel.datasets.task_files import save_tasks
 from flywheel.envs.simulated.tasks import load_tasks
 from flywheel.errors import CheckpointError, DataError, StoreError
 from flywheel.jobs import demonstrations, sft_set, verify
-from flywheel.jobs.pool import open_store
+from flywheel.store.opening import open_store
 from flywheel.testing import random_trajectory
 from flywheel.types import PolicyRef
 from flywheel.workspace import iteration_name
