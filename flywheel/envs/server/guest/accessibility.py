@@ -53,22 +53,33 @@ class Accessibility:
             self._kill()
 
     def _ask(self, want: str) -> dict[str, Any]:
+        """A worker that died is replaced once; one that hangs costs the deadline and is not asked again."""
+        failure: Exception | None = None
         with self._turn:
-            if self._worker is None or self._worker.poll() is not None:
-                self._kill()
-                self._worker = subprocess.Popen(
-                    [sys.executable, "-m", f"{__package__}.atspi"],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
-            try:
-                return self._exchange(self._worker, want)
-            except (OSError, ValueError, TimeoutError) as error:
-                self._kill()
-                message = "The accessibility bus does not answer; is at-spi running on this desktop?"
-                raise DesktopGoneError(message) from error
+            for _ in range(2):
+                try:
+                    return self._exchange(self._running(), want)
+                except TimeoutError as error:
+                    failure = error
+                    break
+                except (OSError, ValueError) as error:
+                    failure = error
+                    self._kill()
+            self._kill()
+        message = "The accessibility bus does not answer; is at-spi running on this desktop?"
+        raise DesktopGoneError(message) from failure
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._worker is None or self._worker.poll() is not None:
+            self._kill()
+            self._worker = subprocess.Popen(
+                [sys.executable, "-m", f"{__package__}.atspi"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        return self._worker
 
     def _exchange(self, worker: subprocess.Popen[bytes], want: str) -> dict[str, Any]:
         assert worker.stdin is not None

@@ -6,13 +6,21 @@ it was pressed, so a keycode that changes its meaning too soon types the new cha
 
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+from .ping import wait_for_client
 
 SETTLE = 0.06
 """Seconds that clients get to hear of a new mapping."""
 CONSUME = 0.4
-"""Seconds that clients get to handle what was typed, before a keycode in use changes its meaning."""
+"""Seconds that a client which answers no pings gets to handle what was typed, before a keycode changes its meaning."""
+PATIENCE = 5.0
+"""Seconds to wait for a client that does."""
+_MEDIA = 0x1008FE00
+"""Keysyms from here on are of keys that keyboards seldom have; their keycodes are lent when no empty one is left."""
+_FIRST = 9
+"""Keycode 8 is evdev's 0, which toolkits take for no key at all."""
 
 
 class Keyboard:
@@ -26,16 +34,19 @@ class Keyboard:
     def load(self, display: Any) -> None:
         first = display.display.info.min_keycode
         rows = display.get_keyboard_mapping(first, display.display.info.max_keycode - first + 1)
-        self._codes, self._spare = {}, []
+        self._codes, empty, media = {}, [], []
         for code, row in enumerate(rows, first):
-            if not any(row):
-                self._spare.append(code)
+            if code >= _FIRST and not any(row):
+                empty.append(code)
                 continue
+            if all(symbol == 0 or _MEDIA <= symbol < 0x10090000 for symbol in row):
+                media.append(code)
             for shifted, symbol in enumerate(list(row)[:2]):
                 if symbol and symbol not in self._codes:
                     self._codes[symbol] = (code, bool(shifted))
         kept = {symbol: code for symbol, code in self._lent.items() if self._codes.get(symbol, (0,))[0] == code}
         self._lent = OrderedDict(kept)
+        self._spare = media + empty
 
     def code(self, display: Any, keysym: int) -> tuple[int, bool]:
         """(keycode, needs shift); puts the keysym on the keyboard if it is not there."""
@@ -59,15 +70,32 @@ class Keyboard:
         new = [symbol for symbol in dict.fromkeys(keysyms) if symbol not in self._codes]
         if not new:
             return
-        if len(new) > len(self._spare):
+        if len(new) > len(self._spare) and not wait_for_client(display, PATIENCE):
             time.sleep(CONSUME)
+        rows: dict[int, int] = {}
         for symbol in new:
             if self._spare:
                 code = self._spare.pop()
+                self._codes = {each: at for each, at in self._codes.items() if at[0] != code}
             else:
                 gone, code = self._lent.popitem(last=False)
                 del self._codes[gone]
-            display.change_keyboard_mapping(code, [(symbol, symbol)])
             self._codes[symbol], self._lent[symbol] = (code, False), code
+            rows[code] = symbol
+        for first, symbols in _runs(rows):
+            display.change_keyboard_mapping(first, [(symbol, symbol) for symbol in symbols])
         display.sync()
         time.sleep(SETTLE)
+
+
+def _runs(rows: dict[int, int]) -> Iterator[tuple[int, list[int]]]:
+    """Keycodes that follow each other change in one request: clients read the whole map again after each."""
+    start, symbols = 0, list[int]()
+    for code in sorted(rows):
+        if code != start + len(symbols):
+            if symbols:
+                yield start, symbols
+            start, symbols = code, []
+        symbols.append(rows[code])
+    if symbols:
+        yield start, symbols

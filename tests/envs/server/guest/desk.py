@@ -36,13 +36,15 @@ class Desk:
     env: dict[str, str]
     home: Path
     url: str
+    server: subprocess.Popen[bytes] = field(init=False)
+    client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=100))
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def get(self, path: str, **params: Any) -> httpx.Response:
-        return httpx.get(self.url + path, params=params, timeout=60)
+        return self.client.get(self.url + path, params=params or None)
 
     def post(self, path: str, body: Any = None, **more: Any) -> httpx.Response:
-        return httpx.post(self.url + path, json=body, timeout=100, **more)
+        return self.client.post(self.url + path, json=body, **more)
 
     def act(self, kind: str, **fields: Any) -> httpx.Response:
         answer = self.post("/v1/action", {"type": kind, **fields})
@@ -70,9 +72,20 @@ class Desk:
         self.processes.append(process)
         return process
 
+    def output(self, *command: str) -> str:
+        """What a program of the desktop prints."""
+        return subprocess.run(command, env=self.env, capture_output=True, text=True, check=False).stdout
+
     def titles(self) -> list[str]:
-        told = subprocess.run(["wmctrl", "-l"], env=self.env, capture_output=True, text=True, check=False).stdout
-        return [line.split(None, 3)[3] for line in told.splitlines() if len(line.split(None, 3)) == 4]
+        """Of all windows, by wmctrl."""
+        parts = [line.split(None, 3) for line in self.output("wmctrl", "-l").splitlines()]
+        return [part[3] for part in parts if len(part) == 4]
+
+
+def children(pid: int) -> list[int]:
+    """Of all threads of a process, zombies as well."""
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for each in lists for child in each.read_text().split()]
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -117,13 +130,13 @@ def desktop(home: Path, width: int = WIDTH, height: int = HEIGHT) -> Iterator[De
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ}
     env = kept | {"DISPLAY": display, "HOME": str(home), "XDG_RUNTIME_DIR": str(home), "XDG_SESSION_TYPE": "x11"}
     env |= {"GTK_MODULES": "gail:atk-bridge", "DBUS_SESSION_BUS_ADDRESS": f"unix:path={home}/bus", "LC_ALL": "C.UTF-8"}
-    desk = Desk(env, home, f"http://127.0.0.1:{port}", [xvfb])
+    desk = Desk(env, home, f"http://127.0.0.1:{port}", processes=[xvfb])
     try:
         desk.start("dbus-daemon", "--session", "--nofork", f"--address={env['DBUS_SESSION_BUS_ADDRESS']}")
         until((home / "bus").exists)
         desk.start("openbox")
         desk.start("/usr/libexec/at-spi-bus-launcher", "--launch-immediately")
-        desk.start(PYTHON, "-m", "guest", "--port", str(port), PYTHONPATH=str(SERVERS))
+        desk.server = desk.start(PYTHON, "-m", "guest", "--port", str(port), PYTHONPATH=str(SERVERS))
         until(lambda: _healthy(desk), 20)
         until(
             lambda: (
@@ -132,6 +145,7 @@ def desktop(home: Path, width: int = WIDTH, height: int = HEIGHT) -> Iterator[De
         )
         yield desk
     finally:
+        desk.client.close()
         for process in reversed(desk.processes):
             end(process)
 
