@@ -1,5 +1,8 @@
 """`flywheel demo`: the whole flywheel, start to end, with what came out of it."""
 
+import os
+import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from flywheel.config import Config
 
 SHORT = (
+    "home=.flywheel-short",
     "tasks.train=1000",
     "tasks.heldout=120",
     "eval.episodes=120",
@@ -27,7 +31,8 @@ SHORT = (
     "flywheel.max_collapse=0.5",
     "rl.steps=4",
 )
-"""Every stage, small, with gates that the noise of 120 episodes does not trip: it shows that all of it works."""
+"""Every stage, small, with gates that the noise of 120 episodes does not trip: it shows that all of it works. In a home
+of its own, because what is made with these settings is nothing that a full demo could go on from."""
 LINE = "{:<22} {:>9}  {:<22} {:>8} {:>8}"
 KEYS = ("stage", "iteration", "success_rate", "ci_low", "ci_high", "episodes", "wall_seconds")
 CONTROL = "control_eval_report"
@@ -192,7 +197,11 @@ def _show_figures(figures: Mapping[str, float | None]) -> None:
 
 
 def _show_next(config: "Config") -> None:
-    commands = ("make dev", "flywheel trajectories --partition iter-01", *(f'flywheel sql "{sql}"' for sql in QUERIES))
+    chosen = {"home": config.home, "experiment": config.experiment}
+    where = [f"--set {key}={value}" for key, value in chosen.items() if value != type(config).model_fields[key].default]
+    name = "flywheel" if shutil.which("flywheel") else os.path.relpath(sys.argv[0])
+    dev = f'make dev ARGS="{" ".join(where)}"' if where else "make dev"
+    arguments = ("trajectories --partition iter-01", *(f'sql "{sql}"' for sql in QUERIES))
     out().print(f"\nEverything is in {config.home_path}. What next:\n", markup=False)
-    for command in commands:
-        out().print(f"  {command}", markup=False)
+    for command in (dev, *(" ".join([name, given, *where]) for given in arguments)):
+        out().print(f"  {command}", markup=False, soft_wrap=True)
