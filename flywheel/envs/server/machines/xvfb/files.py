@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from flywheel.envs.server.machines.xvfb.openers import opener_files
+
 HOSTNAME = "user-virtual-machine"
 """As in OSWorld's image."""
 
@@ -10,7 +12,8 @@ ETC = (
     *("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "timezone", "os-release"),
     *("debian_version", "mime.types", "mailcap", "magic", "terminfo", "protocols", "services", "shells", "inputrc"),
     *("fonts", "X11", "gtk-2.0", "gtk-3.0", "xdg", "dconf", "glvnd", "vulkan", "openal", "pulse", "papersize"),
-    *("libreoffice", "gimp", "chromium", "chromium.d", "thunderbird", "firefox-esr", "vlc"),
+    # Not Chromium's: Debian's initial preferences (no safe browsing, no autofill) answer tasks before the agent does.
+    *("libreoffice", "gimp", "thunderbird", "firefox-esr", "vlc"),
     *("dictionaries-common", "python3", "python3.11", "python3.12", "python3.13", "perl", "ghostscript"),
     *("ssl/certs", "ca-certificates.conf", "bash.bashrc", "profile", "skel", "dbus-1", "locale.alias"),
 )
@@ -115,6 +118,8 @@ _OFFICE = (
     ("/org.openoffice.Office.Common/Misc", "FirstRun", "false"),
     ("/org.openoffice.Office.Common/Misc", "ShowTipOfTheDay", "false"),
     ("/org.openoffice.Office.Common/Misc", "CrashReport", "false"),
+    # Checkers save .xlsx and .docx with ctrl+s; the question whether to keep the format would stop them.
+    ("/org.openoffice.Office.Common/Save/Document", "WarnAlienFormat", "false"),
     ("/org.openoffice.Setup/Product", "ooSetupLastVersion", "99.9"),
     ("/org.openoffice.Setup/Product", "WhatsNew", "false"),
     ("/org.openoffice.Setup/Product", "LastTimeGetInvolvedShown", "4102444800"),
@@ -146,6 +151,7 @@ def write_home(folder: Path) -> None:
         '<oor:items xmlns:oor="http://openoffice.org/2001/registry" xmlns:xs="http://www.w3.org/2001/XMLSchema" '
         f'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance">{office}</oor:items>\n',
     }
+    texts |= {f"../{name}": text for name, text in opener_files(Path("/usr/lib/chromium/chromium").exists()).items()}
     for name, text in texts.items():
         (config / name).parent.mkdir(parents=True, exist_ok=True)
         (config / name).write_text(text)
