@@ -7,12 +7,13 @@ and other tabs, which is most of it; {"want": "terminal"} -> {"text": str | null
 The bounds are those of OSWorld's server, and a time limit that it lacks: what was read until then is the answer.
 """
 
+import contextlib
 import json
 import re
 import sys
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gi
@@ -69,10 +70,10 @@ class Reader:
         found: Any = None
         for application in _children(Atspi.get_desktop(0), MAX_WIDTH):
             for frame in _children(application, MAX_WIDTH):
-                if not _has(frame, Atspi.StateType.ACTIVE):
+                if "active" not in _states(frame):
                     continue
                 for node in self._terminals(frame, 0):
-                    if found is None or _has(node, Atspi.StateType.FOCUSED):
+                    if found is None or "focused" in _states(node):
                         found = node
         return None if found is None else _text(found).rstrip()
 
@@ -86,7 +87,7 @@ class Reader:
             yield node
         elif not role.startswith("document") and role not in _WITHOUT_TERMINALS:
             for child in _children(node, MAX_WIDTH):
-                if _has(child, Atspi.StateType.SHOWING):
+                if "showing" in _states(child):
                     yield from self._terminals(child, depth + 1)
 
     def _spent(self) -> bool:
@@ -94,25 +95,34 @@ class Reader:
 
     def _element(self, node: Any, depth: int) -> ET.Element:
         self._nodes += 1
-        element = ET.Element(_xml_name(_role(node)), _attributes(node))
-        text = _text(node)
+        states, faces = _states(node), _faces(node)
+        element = ET.Element(_xml_name(_role(node)), _attributes(node, states, faces, brief=self._seen))
+        text = _text(node) if "Text" in faces else ""
         if text:
             element.text = text
         if depth < MAX_DEPTH:
-            for child in self._offspring(node):
+            for child in self._offspring(node, faces):
                 if self._spent():
                     break
                 # applications (depth 1) have no such state, their windows have
-                if not self._seen or _has(child, Atspi.StateType.SHOWING):
+                if not self._seen or "showing" in _states(child):
                     element.append(self._element(child, depth + 1))
         return element
 
-    def _offspring(self, node: Any) -> Iterator[Any]:
+    def _offspring(self, node: Any, faces: set[str]) -> Iterator[Any]:
         try:
-            huge = node.get_child_count() > HUGE_TABLE and _offers(node, "Table")
+            huge = "Table" in faces and node.get_child_count() > HUGE_TABLE
         except GLib.GError:
             return
-        yield from _seen_cells(node) if huge else _children(node, MAX_WIDTH)
+        if not huge:
+            yield from _children(node, MAX_WIDTH)
+            return
+        for cell in _showing_cells(node):
+            if self._spent():
+                return
+            # empty cells are most of a sheet, and each costs LibreOffice ten answers
+            if not self._seen or _text(cell) or _states(cell) & {"focused", "selected"}:
+                yield cell
 
 
 def _children(node: Any, most: int) -> Iterator[Any]:
@@ -129,7 +139,7 @@ def _children(node: Any, most: int) -> Iterator[Any]:
             yield child
 
 
-def _seen_cells(node: Any) -> Iterator[Any]:
+def _showing_cells(node: Any) -> Iterator[Any]:
     """Cells of a table between the one in its upper left corner on the screen and the first that is not showing."""
     try:
         table, columns = node.get_table_iface(), node.get_table_iface().get_n_columns()
@@ -140,7 +150,7 @@ def _seen_cells(node: Any) -> Iterator[Any]:
         for row in range(top, top + MAX_WIDTH):
             for column in range(left, min(left + MAX_WIDTH, columns)):
                 cell = table.get_accessible_at(row, column)
-                if cell is None or not _has(cell, Atspi.StateType.SHOWING):
+                if cell is None or "showing" not in _states(cell):
                     break
                 yield cell
             else:
@@ -158,47 +168,49 @@ def _role(node: Any) -> str:
         return "unknown"
 
 
-def _offers(node: Any, interface: str) -> bool:
-    return interface in node.get_interfaces()
-
-
-def _has(node: Any, state: Any) -> bool:
+def _states(node: Any) -> set[str]:
     try:
-        return bool(node.get_state_set().contains(state))
+        return {state.value_nick.replace("-", "_") for state in node.get_state_set().get_states()}
     except GLib.GError:
-        return False
+        return set()
+
+
+def _faces(node: Any) -> set[str]:
+    try:
+        return set(node.get_interfaces())
+    except GLib.GError:
+        return set()
 
 
 def _text(node: Any) -> str:
     try:
-        if not _offers(node, "Text"):
-            return ""
         count = Atspi.Text.get_character_count(node)
         text: str = Atspi.Text.get_text(node, 0, min(count, MAX_TEXT))
-    except GLib.GError:
+    except (GLib.GError, AttributeError):
         return ""
     return _NOT_XML.sub("", text.translate(_PLACEHOLDERS))
 
 
-def _attributes(node: Any) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for part in (_name, _states, _own_attributes, _place, _value, _actions):
-        try:
-            found |= part(node)
-        except (GLib.GError, AttributeError):
-            continue  # the application has gone, or does not answer for this interface
+def _attributes(node: Any, states: set[str], faces: set[str], *, brief: bool) -> dict[str, str]:
+    """`brief` leaves out what only evaluators ask for."""
+    found = {_qualified("st", state): "true" for state in sorted(states)}
+    found |= {tag: "true" for tag, face in (("image", "Image"), ("selection", "Selection")) if face in faces}
+    parts: list[tuple[Callable[[Any], dict[str, str]], bool]] = [
+        (_name, True),
+        (_place, "Component" in faces and {"visible", "showing"} <= states),
+        (_own_attributes, not brief),
+        (_value, "Value" in faces and not brief),
+        (_actions, "Action" in faces and not brief),
+    ]
+    for part, wanted in parts:
+        if wanted:
+            with contextlib.suppress(GLib.GError, AttributeError):  # the application has gone, or answers half of it
+                found |= part(node)
     return found
 
 
 def _name(node: Any) -> dict[str, str]:
-    found = {"name": _clean(node.get_name())}
-    interfaces = node.get_interfaces()
-    return found | {tag: "true" for tag, face in (("image", "Image"), ("selection", "Selection")) if face in interfaces}
-
-
-def _states(node: Any) -> dict[str, str]:
-    states = node.get_state_set().get_states()
-    return {_qualified("st", state.value_nick.replace("-", "_")): "true" for state in states}
+    return {"name": _clean(node.get_name())}
 
 
 def _own_attributes(node: Any) -> dict[str, str]:
@@ -206,10 +218,7 @@ def _own_attributes(node: Any) -> dict[str, str]:
 
 
 def _place(node: Any) -> dict[str, str]:
-    """Only of what is seen; pixels of the screen."""
-    seen = _has(node, Atspi.StateType.VISIBLE) and _has(node, Atspi.StateType.SHOWING)
-    if not seen or not _offers(node, "Component"):
-        return {}
+    """Pixels of the screen."""
     box = Atspi.Component.get_extents(node, Atspi.CoordType.SCREEN)
     return {
         _qualified("cp", "screencoord"): str((box.x, box.y)),
@@ -218,8 +227,6 @@ def _place(node: Any) -> dict[str, str]:
 
 
 def _value(node: Any) -> dict[str, str]:
-    if not _offers(node, "Value"):
-        return {}
     values = {
         "value": Atspi.Value.get_current_value(node),
         "min": Atspi.Value.get_minimum_value(node),
@@ -230,8 +237,6 @@ def _value(node: Any) -> dict[str, str]:
 
 
 def _actions(node: Any) -> dict[str, str]:
-    if not _offers(node, "Action"):
-        return {}
     found = {}
     for index in range(min(Atspi.Action.get_n_actions(node), 20)):
         name = (Atspi.Action.get_action_name(node, index) or "action").replace(" ", "-")

@@ -17,14 +17,15 @@ CONSUME = 0.4
 """Seconds that a client which answers no pings gets to handle what was typed, before a keycode changes its meaning."""
 PATIENCE = 5.0
 """Seconds to wait for a client that does."""
-_MEDIA = 0x1008FE00
-"""Keysyms from here on are of keys that keyboards seldom have; their keycodes are lent when no empty one is left."""
 _FIRST = 9
 """Keycode 8 is evdev's 0, which toolkits take for no key at all."""
 
 
 class Keyboard:
-    """The map of one X connection; `load` after connecting and whenever the server says that the map changed."""
+    """The map of one X connection; `load` after connecting and whenever the server says that the map changed.
+
+    Only empty keycodes are lent, 18 of Xvfb's: browsers know media keys by their keycode, whatever it means.
+    """
 
     def __init__(self) -> None:
         self._codes: dict[int, tuple[int, bool]] = {}
@@ -34,19 +35,16 @@ class Keyboard:
     def load(self, display: Any) -> None:
         first = display.display.info.min_keycode
         rows = display.get_keyboard_mapping(first, display.display.info.max_keycode - first + 1)
-        self._codes, empty, media = {}, [], []
+        self._codes, self._spare = {}, []
         for code, row in enumerate(rows, first):
             if code >= _FIRST and not any(row):
-                empty.append(code)
+                self._spare.append(code)
                 continue
-            if all(symbol == 0 or _MEDIA <= symbol < 0x10090000 for symbol in row):
-                media.append(code)
             for shifted, symbol in enumerate(list(row)[:2]):
                 if symbol and symbol not in self._codes:
                     self._codes[symbol] = (code, bool(shifted))
         kept = {symbol: code for symbol, code in self._lent.items() if self._codes.get(symbol, (0,))[0] == code}
         self._lent = OrderedDict(kept)
-        self._spare = media + empty
 
     def code(self, display: Any, keysym: int) -> tuple[int, bool]:
         """(keycode, needs shift); puts the keysym on the keyboard if it is not there."""
@@ -76,7 +74,6 @@ class Keyboard:
         for symbol in new:
             if self._spare:
                 code = self._spare.pop()
-                self._codes = {each: at for each, at in self._codes.items() if at[0] != code}
             else:
                 gone, code = self._lent.popitem(last=False)
                 del self._codes[gone]

@@ -1,6 +1,8 @@
 """flywheel's own endpoints, under /v1. Refusals are JSON with `message`; see `http.refusal`."""
 
 import base64
+import contextlib
+import os
 import sys
 import tempfile
 from typing import Any
@@ -28,12 +30,19 @@ _SUFFIXES = {"python": ".py", "bash": ".sh"}
 def run_code(
     desktop: Desktop, code: str, language: str, seconds: float, cwd: str = "", *, merge: bool = False
 ) -> Outcome:
-    """Code of an agent, out of a file, in a child."""
+    """Code of an agent, out of a file, in a child. Raises `RefusedError` when it cannot be started."""
     interpreter = sys.executable if language == "python" else "/bin/bash"
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=_SUFFIXES[language], errors="replace") as file:
-        file.write(code)
-        file.flush()
-        return desktop.children.run([interpreter, file.name], seconds, merge=merge, cwd=cwd)
+    name = ""
+    try:
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=_SUFFIXES[language], delete=False) as file:
+            name = file.name
+            file.write(code)
+        return desktop.children.run([interpreter, name], seconds, merge=merge, cwd=cwd)
+    except OSError as error:
+        raise RefusedError(f"The code could not be started: {error.strerror}.", 500) from error
+    finally:
+        with contextlib.suppress(OSError):  # the code may have removed it
+            os.remove(name)
 
 
 def outcome_json(outcome: Outcome) -> dict[str, Any]:

@@ -110,11 +110,11 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _xvfb(width: int, height: int) -> tuple[subprocess.Popen[bytes], str]:
-    """The server chooses a display number that is free and tells it."""
+def xvfb(width: int, height: int, display: str = "") -> tuple[subprocess.Popen[bytes], str]:
+    """An X server and its display; without a display it chooses one that is free."""
     read, write = os.pipe()
     screen = ["-screen", "0", f"{width}x{height}x24", "-nolisten", "tcp", "-noreset"]
-    command = ["Xvfb", "-displayfd", str(write), *screen]
+    command = ["Xvfb", *([display] if display else []), "-displayfd", str(write), *screen]
     process = subprocess.Popen(command, pass_fds=[write], stderr=subprocess.DEVNULL, start_new_session=True)
     os.close(write)
     with os.fdopen(read) as told:
@@ -125,12 +125,12 @@ def _xvfb(width: int, height: int) -> tuple[subprocess.Popen[bytes], str]:
 def desktop(home: Path, width: int = WIDTH, height: int = HEIGHT) -> Iterator[Desk]:
     """Boots one and takes all of it away afterwards."""
     home.mkdir(parents=True, exist_ok=True)
-    xvfb, display = _xvfb(width, height)
+    x_server, display = xvfb(width, height)
     port = _free_port()
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ}
     env = kept | {"DISPLAY": display, "HOME": str(home), "XDG_RUNTIME_DIR": str(home), "XDG_SESSION_TYPE": "x11"}
     env |= {"GTK_MODULES": "gail:atk-bridge", "DBUS_SESSION_BUS_ADDRESS": f"unix:path={home}/bus", "LC_ALL": "C.UTF-8"}
-    desk = Desk(env, home, f"http://127.0.0.1:{port}", processes=[xvfb])
+    desk = Desk(env, home, f"http://127.0.0.1:{port}", processes=[x_server])
     try:
         desk.start("dbus-daemon", "--session", "--nofork", f"--address={env['DBUS_SESSION_BUS_ADDRESS']}")
         until((home / "bus").exists)

@@ -151,3 +151,7 @@ def test_hanging_commands_do_not_hold_up_screenshots(desk: Desk) -> None:
 def test_the_server_is_in_another_session_than_itschildren(desk: Desk) -> None:
     child = int(desk.post("/v1/code", {"code": "import os; print(os.getsid(0))"}).json()["output"])
     assert child != os.getsid(desk.server.pid)
+
+
+def test_code_may_remove_itself(desk: Desk) -> None:
+    assert desk.post("/v1/code", {"code": "import os; os.remove(__file__); print(1)"}).json()["output"] == "1\n"
