@@ -55,7 +55,8 @@ class Exchange:
             finally:
                 passing.unlink()
         file = {"driver": "file", "filename": str(self._image)}
-        self._qmp.execute("blockdev-add", {"node-name": "stick", "driver": "raw", "file": file})
+        node = {"node-name": "stick", "driver": "raw", "file": file, "cache": {"no-flush": True}}
+        self._qmp.execute("blockdev-add", node)
         self._inserted = True
         stick = {"driver": "usb-storage", "id": "stick", "drive": "stick", "bus": "usb.0", "removable": True}
         self._qmp.execute("device_add", stick)

@@ -59,11 +59,18 @@ hostname guest
 ip link set lo up
 chown -R user:user /home/user
 stty -F /dev/ttyS0 raw 2>/dev/null
+[ -x /etc/rc.local ] && /etc/rc.local &
 (sleep 0.5; echo {READY_LINE} > /dev/ttyS0) &
 """
 
-_PASSWD = "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/sh\n"
-_GROUP = "root:x:0:\nuser:x:1000:\n"
+# Without nsswitch.conf a static busybox loads NIS to look up a port, and crashes.
+_ETC = {
+    "inittab": _INITTAB,
+    "rc": _RC,
+    "passwd": "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/sh\n",
+    "group": "root:x:0:\nuser:x:1000:\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\nservices: files\n",
+}
 
 
 def build_console_guest(folder: Path) -> Path:
@@ -180,7 +187,7 @@ def _disk(busybox: Path, tree: Path, out: Path) -> None:
         link.parent.mkdir(parents=True, exist_ok=True)
         if not link.exists():
             link.symlink_to("/bin/busybox")
-    for name, text in {"inittab": _INITTAB, "rc": _RC, "passwd": _PASSWD, "group": _GROUP}.items():
+    for name, text in _ETC.items():
         (tree / "etc" / name).write_text(text)
     (tree / "etc" / "rc").chmod(0o755)
     raw = out.with_suffix(".raw")

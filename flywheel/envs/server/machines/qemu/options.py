@@ -38,8 +38,7 @@ class QemuOptions:
         vnc: `loopback` has a password of its own for each machine, `unix` is a socket in the session folder.
         agent: a port for qemu-guest-agent, which reads files of any size without typing.
         platform, apps: what capabilities say; apps under OSWorld's names.
-        collect: verbs that copy the file {path} to the exchange stick and make {done} there; see `readback.py`, which
-            has them for Linux and Windows.
+        collect: verbs that start the script on the exchange stick, where those of `readback.py` do not fit the guest.
         key_interval_s: between typed characters.
     """
 
@@ -76,7 +75,7 @@ class QemuOptions:
     platform: str = "linux"
     apps: tuple[str, ...] = ()
     collect: tuple[str, ...] = ()
-    key_interval_s: float = 0.03
+    key_interval_s: float = 0.02
     extra: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

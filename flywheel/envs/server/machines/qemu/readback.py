@@ -1,8 +1,8 @@
-"""Reads a file out of a guest: through its agent, or by typing the command that copies it to the exchange stick.
+"""Reads a file out of a guest: through its agent, or by a script on the exchange stick that is started by typing.
 
 Typing needs a place where a command can be typed whatever the episode left behind. In Linux that is a root shell on the
-second virtual console, in Windows the Run dialog; both are the guest's own, so a guest whose agent broke them cannot be
-judged, and one that faked them can lie, as it can about every file of its.
+second virtual console, in Windows the Run dialog; both are the guest's own, so a guest that an agent broke cannot be
+judged, and one that an agent forged can lie, as it can about every file of its.
 """
 
 import secrets
@@ -12,42 +12,45 @@ import time
 from flywheel.actions.sendkey_verbs import read_verb
 from flywheel.envs.server.machines.qemu.machine import QemuMachine
 from flywheel.envs.server.machines.qemu.options import QemuOptions
-from flywheel.errors import ActionError, InfrastructureError
+from flywheel.errors import ActionError, ConfigError, InfrastructureError
 
 LIMIT = 1_000_000  # bytes of one file
 _TIMEOUT_S = 30.0
 
-_LINUX = (
-    "sendkey ctrl-alt-f2",
-    "wait 0.5",
-    "typeline until d=$(findfs LABEL=FLYWHEEL 2>/dev/null); do sleep 0.3; done; mount $d /mnt; "
-    "[ -f {path} ] && head -c 1000000 {path} > /mnt/{name}; touch /mnt/{done}; umount /mnt",
-)
-_WINDOWS = (
-    "wait 4",
-    "sendkey meta_l-r",
-    "wait 1.5",
-    "typeline cmd /c for %d in (D E F G H I J) do @if exist %d:\\FLYWHEEL.TAG "
-    "(copy /y {path} %d:\\{name} & echo 1>%d:\\{done})",
-)
+# What finds the stick, whenever the guest has seen it, and starts the script on it.
+_TYPED = {
+    "windows": (
+        "wait 4",
+        "sendkey meta_l-r",
+        "wait 1.5",
+        "typeline cmd /c for %d in (D E F G H I J) do if exist %d:\\FLYWHEEL.TAG %d:\\FETCH.BAT",
+    ),
+    "linux": (
+        "sendkey ctrl-alt-f2",
+        "wait 0.5",
+        "typeline until mount $(findfs LABEL=FLYWHEEL) /mnt; do sleep 0.3; done; . /mnt/FETCH.SH; umount /mnt",
+    ),
+}
 
 
 def read_back(machine: QemuMachine, options: QemuOptions, path: str) -> bytes | None:
     """At most `LIMIT` bytes of the file, None when there is none.
 
-    Raises `InfrastructureError` when neither an agent nor the typed command answered.
+    Raises `InfrastructureError` when neither an agent nor the script answered.
     """
     if machine.agent is not None:
         return machine.agent.read(path, LIMIT)
-    name, done = secrets.token_hex(4).upper(), secrets.token_hex(4).upper()  # nobody in the guest can write them ahead
-    machine.exchange.insert({})
-    for verb in options.collect or (_WINDOWS if options.platform == "windows" else _LINUX):
-        quoted = f'"{path}"' if options.platform == "windows" else shlex.quote(path)
-        line = verb.replace("{path}", quoted).replace("{name}", name).replace("{done}", done)
+    name, done = secrets.token_hex(4).upper(), secrets.token_hex(4).upper()  # so nobody can have written them before
+    if options.platform == "windows":
+        machine.exchange.insert({"FETCH.BAT": _batch(path, name, done).encode()})
+    else:
+        machine.exchange.insert({"FETCH.SH": _shell(path, name, done).encode()})
+    verbs = options.collect or _TYPED["windows" if options.platform == "windows" else "linux"]
+    for verb in verbs:
         try:
-            machine.console.perform(read_verb(line, options.size))
+            machine.console.perform(read_verb(verb, options.size))
         except ActionError as error:
-            raise InfrastructureError(f"The command that collects {path} cannot be typed. {error}") from error
+            raise ConfigError(f"collect of a QEMU machine: {error}") from error
     deadline = time.monotonic() + _TIMEOUT_S
     while done not in machine.exchange.names():
         if time.monotonic() > deadline:
@@ -56,3 +59,15 @@ def read_back(machine: QemuMachine, options: QemuOptions, path: str) -> bytes | 
     data = machine.exchange.read(name) if name in machine.exchange.names() else None
     machine.exchange.eject()
     return data
+
+
+def _shell(path: str, name: str, done: str) -> str:
+    """Only of a plain file: reading a pipe would never end. Synchronised, as a stick in use cannot be unmounted."""
+    file = shlex.quote(path)
+    return f"cd /mnt\n[ -f {file} ] && head -c {LIMIT} {file} > {name}\nsync\n: > {done}\nsync\ncd /\n"
+
+
+def _batch(path: str, name: str, done: str) -> str:
+    file = path.replace("%", "%%")
+    lines = ["@echo off", "chcp 65001 >nul", f'copy /y "{file}" "%~dp0{name}" >nul', f'echo 1>"%~dp0{done}"']
+    return "".join(f"{line}\r\n" for line in lines)
