@@ -32,13 +32,15 @@ APPS: dict[str, tuple[str, ...]] = {
     "terminal": ("gnome-terminal", "xterm", "xfce4-terminal"),
     "text_editor": ("gedit", "mousepad", "gnome-text-editor"),
     "gnome_shell": ("gnome-shell",),
+    "gnome_terminal": ("gnome-terminal",),
+    "systemd": ("systemd",),
     "picard": ("picard",),
 }
-"""Application -> programs any one of which provides it."""
+"""Application -> programs any one of which provides it; desktops without systemd do not list it."""
 
 PROGRAMS = (
-    "gsettings", "gio", "timedatectl", "pactl", "snap", "jq", "unzip", "zip", "git", "xsel", "expect", "wmctrl",
-    "socat", "bluetoothctl", "update-desktop-database", "dconf", "conda",
+    "gsettings", "gio", "pactl", "snap", "jq", "unzip", "zip", "git", "xsel", "expect", "wmctrl",
+    "socat", "update-desktop-database", "dconf", "conda",
 )  # fmt: skip
 """Programs that commands of tasks call and that not every machine has."""
 
@@ -55,6 +57,13 @@ _OPENED_WITH = {
     "libreoffice_writer": (".docx", ".doc", ".odt"),
     "libreoffice_impress": (".pptx", ".ppt", ".odp"),
 }
+_SYSTEM = re.compile(r"\b(timedatectl|hostnamectl|systemctl|bluetoothctl|loginctl)\b")
+_MISJUDGED = {
+    "compare_image_text": "Its metric compare_image_text needs easyocr, which this server leaves out.",
+    "check_python_file_by_test_suite": "Its metric would run the agent's file in the server's own process.",
+    "data_delete_automacally": "Its getter data_delete_automacally takes any new profile of Chromium for solved.",
+}
+"""Metrics and getters that are there and cannot be used."""
 _NOT_IMPLEMENTED = frozenset({"tidy_desktop", "act", "replay"})
 _COMMANDS = frozenset({"execute", "execute_with_verification", "command", "launch"})
 _WEB_GETTERS = frozenset({
@@ -131,17 +140,18 @@ def apps_of(task: Task) -> frozenset[str]:
     named = [str(app) for app in task.raw.get("related_apps") or ()]
     for kind, parameters in _all_steps(task):
         if kind == "launch":
-            command = parameters.get("command") or ""
-            words = command.split() if isinstance(command, str) else command
-            named += [PurePosixPath(str(word)).name for word in words if "=" not in str(word)][:1]
-            named += [app for app in _OPENED_WITH if f"--{app.removeprefix('libreoffice_')}" in words]
+            named += _launched(parameters)
         elif kind == "open":
             suffix = PurePosixPath(str(parameters.get("path"))).suffix.lower()
             named += [app for app, suffixes in _OPENED_WITH.items() if suffix in suffixes]
         elif kind in ("chrome_open_tabs", "chrome_close_tabs"):
             named.append("chrome")
-    canonical = (name.lower().replace(" ", "_") for name in named)
-    return frozenset(_ALIASES.get(name, name) for name in canonical) & APPS.keys()
+    return _known(named)
+
+
+def launches(task: Task) -> bool:
+    """Whether set-up starts an application without waiting for its window."""
+    return any(_known(_launched(step.get("parameters") or {})) for step in task.config if step.get("type") == "launch")
 
 
 def downloads(task: Task) -> list[Download]:
@@ -216,12 +226,12 @@ def _evaluator(task: Task, _: Here) -> Refusal | None:
     for name in funcs:
         if name not in METRICS:
             return Refusal("evaluator", f"desktop-env has no metric {name!r}.")
-        if name == "compare_image_text":
-            return Refusal("evaluator", "Its metric compare_image_text needs easyocr, which this server leaves out.")
-    for getter in getters(task):
-        if getter.get("type") not in GETTERS:
-            return Refusal("evaluator", f"desktop-env has no getter {getter.get('type')!r}.")
-    return None
+    kinds = [getter.get("type") for getter in getters(task)]
+    for kind in kinds:
+        if kind not in GETTERS:
+            return Refusal("evaluator", f"desktop-env has no getter {kind!r}.")
+    unfit = [_MISJUDGED[name] for name in (*funcs, *kinds) if name in _MISJUDGED]
+    return Refusal("evaluator", unfit[0]) if unfit else None
 
 
 def _network(task: Task, here: Here) -> Refusal | None:
@@ -249,8 +259,10 @@ def _apps(task: Task, here: Here) -> Refusal | None:
     commands = "\n".join(_commands(task))
     if "org.gnome.shell" in commands:
         wanted.add("gnome_shell")
+    if _SYSTEM.search(commands):
+        wanted.add("systemd")
     if any(getter.get("type") == "vm_terminal_output" for getter in getters(task)):
-        wanted.add("terminal")
+        wanted.add("gnome_terminal")  # what xterm shows cannot be read through the accessibility bus
     lacking = sorted(wanted - here.apps)
     lacking += [
         name
@@ -279,6 +291,19 @@ def _all_steps(task: Task) -> Iterator[tuple[str, Mapping[str, Any]]]:
             if not isinstance(parameters, Mapping) or not isinstance(step.get("type"), str):
                 raise TaskError(f"Task {task.id} has step {i} of its {where} without type or parameters.")
             yield step["type"], parameters
+
+
+def _launched(parameters: Mapping[str, Any]) -> list[str]:
+    """The program of a launch step, and the applications of LibreOffice by their option."""
+    command = parameters.get("command") or ""
+    words = [str(word) for word in (command.split() if isinstance(command, str) else command)]
+    programs = [PurePosixPath(word).name for word in words if "=" not in word][:1]
+    return programs + [app for app in _OPENED_WITH if f"--{app.removeprefix('libreoffice_')}" in words]
+
+
+def _known(names: list[str]) -> frozenset[str]:
+    canonical = (name.lower().replace(" ", "_") for name in names)
+    return frozenset(_ALIASES.get(name, name) for name in canonical) & APPS.keys()
 
 
 def _commands(task: Task) -> list[str]:

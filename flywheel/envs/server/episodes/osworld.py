@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from flywheel.datasets.needs import APPS, PROBED, Here, judge
+from flywheel.datasets.needs import APPS, PROBED, Here, judge, launches
 from flywheel.envs.base import Capabilities, ObserveOptions
 from flywheel.envs.server.episodes.osworld_cache import fill_cache
 from flywheel.envs.server.episodes.osworld_guest import Guest
@@ -25,6 +25,8 @@ from flywheel.types import Action, Answer, Code, Done, Observation, Screenshot, 
 
 SETTLE_SECONDS, LOOK_SECONDS = 1.0, 0.1
 """Without a pause a step waits until two looks in a row are the same, at most so long, looking so often."""
+WINDOW_SECONDS, QUIET_SECONDS = 15.0, 0.8
+"""For the window of an application that set-up launched, and how long the screen must then have been the same."""
 MOST_WAIT_SECONDS = 60.0
 
 
@@ -85,7 +87,9 @@ class OSWorldEpisode:
         judging = Judge(task, self._machine.endpoints(), guest.screen, self._traits.platform, rollout)
         judging.set_up()
         self._judge, self._over, self._judged = judging, False, False
-        return self._look(None, None)
+        if not launches(task):
+            return self._look(None, None)
+        return guest.observe(options, None, self._opened(guest))
 
     def step(self, action: Action, pause: float | None) -> StepResult:
         """An action that cannot be executed is a result with an error. Raises `InfrastructureError`."""
@@ -142,16 +146,23 @@ class OSWorldEpisode:
             seen = guest.observe(self._options, last_result)
         return seen
 
-    def _settled(self, guest: Guest) -> Screenshot:
-        """The screen once it has come to rest; a blinking cursor or a film never does."""
-        until = time.monotonic() + SETTLE_SECONDS
-        before = guest.screenshot(self._options)
-        while True:
+    def _opened(self, guest: Guest) -> Screenshot:
+        """The screen once a launched application shows itself; GIMP takes five seconds, behind a splash."""
+        until = time.monotonic() + WINDOW_SECONDS
+        while not guest.has_window() and time.monotonic() < until:
+            time.sleep(LOOK_SECONDS)
+        return self._settled(guest, QUIET_SECONDS, WINDOW_SECONDS)
+
+    def _settled(self, guest: Guest, quiet: float = LOOK_SECONDS, most: float = SETTLE_SECONDS) -> Screenshot:
+        """The screen once it has not changed for `quiet` seconds; a blinking cursor or a film never rests."""
+        begun = same_since = time.monotonic()
+        shot = guest.screenshot(self._options)
+        while time.monotonic() - same_since < quiet and time.monotonic() - begun < most:
             time.sleep(LOOK_SECONDS)
             now = guest.screenshot(self._options)
-            if now.data == before.data or time.monotonic() > until:
-                return now
-            before = now
+            if now.data != shot.data:
+                shot, same_since = now, time.monotonic()
+        return shot
 
     def _here(self) -> Here:
         programs = self._programs

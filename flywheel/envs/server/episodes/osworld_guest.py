@@ -97,9 +97,18 @@ class Guest:
             terminal = self._text(*native if self.native else ("/terminal", "output"))[-MOST_OUTPUT:]
         return Observation(shot or self.screenshot(options), tree, terminal, last_result)
 
+    def has_window(self) -> bool:
+        """Whether a window is active; a stock server cannot tell, and says yes."""
+        if not self.native:
+            return True
+        status, data = self._ask("GET", "/v1/window")
+        self._well("/v1/window", status)
+        return _object(data).get("window") is not None
+
     def programs(self, names: frozenset[str]) -> frozenset[str]:
-        """Those of `names` that are on the guest's PATH."""
-        loop = f'for p in {" ".join(sorted(names))}; do command -v "$p" >/dev/null && echo "$p"; done; true'
+        """Those of `names` that are on the guest's PATH, and `systemd` where it runs."""
+        loop = f'for p in {" ".join(sorted(names - {"systemd"}))}; do command -v "$p" >/dev/null && echo "$p"; done'
+        loop += "; [ -d /run/systemd/system ] && echo systemd; true"
         status, answer = self._json("/execute", {"command": loop, "shell": True})
         self._well("/execute", status)
         return names.intersection(str(answer.get("output")).split())
