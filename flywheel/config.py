@@ -149,9 +149,7 @@ class RlConfig(Section):
     grad_clip: float = Field(1.0, description="gradient norm limit")
     shaping: float = Field(0.3, description="weight of the partial score in the shaped reward")
     families: tuple[str, ...] = Field((), description="families to practise; empty takes those of the environment")
-    focus: float = Field(
-        0.0, ge=0, le=1, description="0 draws tasks evenly; 1 as often as the iteration's rollouts failed their family"
-    )
+    focus: float = Field(0.0, ge=0, le=1, description="0 draws tasks evenly; 1 as often as their family fails")
     save_every: int = Field(10, description="updates between resumable saves")
 
 

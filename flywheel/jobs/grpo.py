@@ -16,7 +16,7 @@ from flywheel.errors import InfrastructureError
 from flywheel.jobs.base import Progress
 from flywheel.jobs.outcomes import score
 from flywheel.jobs.pool import RolloutPool
-from flywheel.jobs.practice import Practice, practice
+from flywheel.jobs.practice import Practice, failures_of
 from flywheel.jobs.publishing import Publication, Publisher
 from flywheel.jobs.threads import use_threads
 from flywheel.rollout.groups import plan
@@ -40,7 +40,8 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
     with RolloutPool(config, init, finish=partial(_scored, config), digest=_itself) as pool:
         use_threads(config)
         # The store's catalog runs threads of its own, which a fork would not survive: only now.
-        drawn = practice(config, tasks, open_store(config), args["iteration"], args["seed"])
+        failures = failures_of(config, open_store(config), args["iteration"])
+        practice = Practice(config, tasks, failures, args["seed"])
         policy = PolicyModel(pool.model, pool.chat)
         trainer = PolicyGradient(
             policy,
@@ -49,9 +50,10 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
             states=states,
             horizon=config.rollout.max_tokens * config.env.max_turns,
             seed=args["seed"],
+            parts={"practice": practice},
         )
         with _Shelf(config, args["partition"], states) as shelf:
-            curve = _Loop(config, args, pool, trainer, drawn, shelf, progress).run()
+            curve = _Loop(config, args, pool, trainer, practice, shelf, progress).run()
     ref = PolicyRef(args["version"], str(out), init.version, fingerprint(policy.model.parameters()))
     save_policy(policy.model, policy.chat.processor, ref, out)
     forget_states(out)
@@ -139,6 +141,7 @@ class _Loop:
             rollouts = [rollout for rollout, told in zip(rollouts, batch.informative_B, strict=True) if told]
             advantage_B = advantage_B[batch.informative_B]
         metrics = self.trainer.update(rollouts, advantage_B)
+        self.practice.learn(batch.usable_B)
         pairs = zip(batch.usable_B, batch.advantage_B.tolist(), strict=True)
         graded = {trajectory.id: advantage for trajectory, advantage in pairs}
         self.shelf.add([replace(trajectory, advantage=graded.get(trajectory.id)) for trajectory in batch.played])

@@ -7,9 +7,10 @@ Shapes: B trajectories of an update, K trained tokens of a packed row, T the lon
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,10 +47,19 @@ class PolicyGradient:
         states: folder of resumable states.
         horizon: most tokens that a trajectory can sample; the constant of Dr.GRPO and the limit of DAPO's penalty.
         seed: shuffles minibatches.
+        parts: what else a state must hold, by name: objects with `state_dict` and `load_state_dict`.
     """
 
     def __init__(
-        self, policy: PolicyModel, config: RlConfig, *, pack_tokens: int, states: Path, horizon: int, seed: int
+        self,
+        policy: PolicyModel,
+        config: RlConfig,
+        *,
+        pack_tokens: int,
+        states: Path,
+        horizon: int,
+        seed: int,
+        parts: Mapping[str, Any] | None = None,
     ) -> None:
         self.policy, self.config = policy, config
         self.algorithm = algorithm(config.algorithm)
@@ -63,7 +73,7 @@ class PolicyGradient:
             schedule=constant,
             grad_clip=config.grad_clip,
         )
-        self._states = TrainerStates(states, policy.model, self._optimisation.parts)
+        self._states = TrainerStates(states, policy.model, {**self._optimisation.parts, **(parts or {})})
         self.updates = self._states.resume()
 
     def save(self) -> None:
