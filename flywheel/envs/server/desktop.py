@@ -90,6 +90,11 @@ class Desktop:
         """Of the worker, while there is one."""
         return self._process.pid if self._process is not None else None
 
+    @property
+    def alive(self) -> bool:
+        """Whether its worker runs, as far as can be known without asking it."""
+        return not self.lost.done() and self._process is not None and self._process.poll() is None
+
     async def start(self) -> Capabilities:
         """Spawn a worker and boot its desktop. Raises `InfrastructureError`; `kill` it then."""
         self.state, self.lost = "starting", asyncio.Future()
@@ -231,7 +236,8 @@ class Desktop:
 def _end(process: subprocess.Popen[bytes]) -> None:
     # Also when the worker itself is dead: what it started may have outlived it in its session.
     end_family(process.pid)
-    process.wait(5)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(5)
 
 
 def _python_path() -> str:

@@ -47,6 +47,7 @@ class Lease:
         self._one = asyncio.Lock()
         self._used = False
         self._request: str | None = None
+        self._action: Action | None = None
         self._first = self._last = b""
         self._judged: float | EnvError | None = None
 
@@ -58,11 +59,11 @@ class Lease:
     async def quiet(self, patience: float) -> bool:
         """Wait until no command runs; False when one still does after `patience` seconds."""
         try:
-            await asyncio.wait_for(self._one.acquire(), patience)
+            # Not `wait_for`, which in Python 3.11 loses a cancellation that comes together with the lock.
+            async with asyncio.timeout(patience), self._one:
+                return True
         except TimeoutError:
             return False
-        self._one.release()
-        return True
 
     @property
     def capabilities(self) -> Capabilities:
@@ -112,12 +113,12 @@ class Lease:
     async def step(self, index: int | None, action: Action, pause: float | None) -> bytes:
         """Step number `index` of the episode, from 0; None is the next one.
 
-        The number of the last step again gives the stored answer.
+        The last step again, with the same number and action, gives the stored answer.
         """
         async with self._one:
             self._refuse_without_episode()
             index = self.steps if index is None else index
-            if index == self.steps - 1:
+            if index == self.steps - 1 and action == self._action:
                 self.touch()
                 return self._last
             if index != self.steps:
@@ -126,6 +127,7 @@ class Lease:
                 raise Refusal(409, "The episode was judged already; reset it first.")
             deadline = self.desktop.spec.deadlines.step + (pause or 0.0) + getattr(action, "seconds", 0.0)
             self._last = await self._call("step", deadline, action=action_to_json(action), pause=pause)
+            self._action = action
             self.steps += 1
             return self._last
 

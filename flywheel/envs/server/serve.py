@@ -53,7 +53,10 @@ def serve(options: ServeOptions, announce: Callable[[str], None]) -> None:
     for name in reap_leftovers(options.root):
         announce(f"Cleaned up after the killed server {name}.")
     app = build_app(lambda: Supervisor(spec, options.desktops, options.root, options.backend, announce), options.app)
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
+    # Idle connections are kept longer than clients keep theirs, so that none is closed while a request is on its way.
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, timeout_keep_alive=65, timeout_graceful_shutdown=5
+    )
     host, port = listening.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     words = "1 desktop" if options.desktops == 1 else f"{options.desktops} desktops"
@@ -64,7 +67,8 @@ def serve(options: ServeOptions, announce: Callable[[str], None]) -> None:
 
 def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family)
+    # asyncio turns Nagle's algorithm off only where it sees that a socket is TCP; with it on, a step takes 40 ms more.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
@@ -101,9 +105,14 @@ class _Server(uvicorn.Server):
             self._end_now()
 
     def _end_now(self) -> None:
+        self._supervisor.refuse()
         self.should_exit = True
 
     async def _drain_and_exit(self) -> None:
-        supervisor: Supervisor = self.config.app.state.supervisor  # type: ignore[union-attr]
-        await supervisor.drain(self._drain)
+        await self._supervisor.drain(self._drain)
         self.should_exit = True
+
+    @property
+    def _supervisor(self) -> Supervisor:
+        supervisor: Supervisor = self.config.app.state.supervisor  # type: ignore[union-attr]
+        return supervisor

@@ -7,6 +7,7 @@ replaced.
 
 import asyncio
 import time
+import traceback
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from pathlib import Path
@@ -101,12 +102,16 @@ class Supervisor:
             raise Refusal(503, f"No desktop is alive: {self._why_none()}", kind="infrastructure", retry_after=5.0)
         raise Refusal(429, f"All {len(self.desktops)} desktops are taken; try again later.", retry_after=1.0)
 
-    async def drain(self, limit: float) -> None:
-        """Refuse new leases, and return when the live ones have ended or after `limit` seconds."""
+    def refuse(self) -> None:
+        """Give out no more leases, also to those who wait."""
         self.draining = True
         for future, _, _ in self._waiting:
             if not future.done():
                 future.set_exception(_drains())
+
+    async def drain(self, limit: float) -> None:
+        """Refuse new leases, and return when the live ones have ended or after `limit` seconds."""
+        self.refuse()
         if ending := [asyncio.create_task(lease.ended.wait()) for lease in self.book.live()]:
             await asyncio.wait(ending, timeout=limit)
 
@@ -134,9 +139,16 @@ class Supervisor:
                 while True:
                     await self._play(desktop)
             except EnvError as error:
-                desktop.problem, desktop.state = str(error), "broken"
-                self._report(f"Desktop {desktop.number} was lost: {error}")
+                problem = str(error)
+            except Exception as error:  # a bug costs one desktop its turn, not the server its desktop
+                traceback.print_exc()
+                problem = f"The supervisor failed with {type(error).__name__}: {error}."
+            desktop.problem, desktop.state = problem, "broken"
+            self._report(f"Desktop {desktop.number} was lost: {problem}")
+            try:
                 await desktop.kill()
+            except (EnvError, OSError) as error:
+                self._report(f"Desktop {desktop.number} left something behind: {error}")
             lasted = time.monotonic() - began > STABLE_SECONDS
             delay = 0.0 if lasted else min(MAX_DELAY_SECONDS, max(FIRST_DELAY_SECONDS, 2 * delay))
             await asyncio.sleep(delay)
@@ -180,7 +192,7 @@ class Supervisor:
     def _match(self) -> None:
         """Give free desktops to those who wait, both in their order."""
         while self._free and self._waiting:
-            if next(iter(self._free)).lost.done():
+            if not next(iter(self._free)).alive:
                 self._free.popitem(last=False)  # whoever tends it is about to notice
                 continue
             future, client, ttl = self._waiting.popleft()

@@ -1,0 +1,80 @@
+"""`flywheel desktops serve` and `ls`: what they refuse, and that they start light."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Flywheel
+from tests.cli.test_app import HEAVY, imported
+from tests.envs.server.serving import Native, serving, tasks
+
+
+@pytest.fixture(autouse=True)
+def no_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("FLYWHEEL_DESKTOPS_TOKEN", raising=False)
+    monkeypatch.setenv("FLYWHEEL_DESKTOPS", str(tmp_path / "desktops"))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.1", "example.org", ""])
+def test_others_are_let_in_only_with_a_token(flywheel: Flywheel, host: str) -> None:
+    said = flywheel("desktops", "serve", "--host", host, "--token-env", "MY_TOKEN").refusal
+    assert said == (
+        f"Binding to {host} lets other machines in, and no token is set; put one into $MY_TOKEN or bind to 127.0.0.1."
+    )
+
+
+@pytest.mark.parametrize("backend", ["xvfb", "qemu", "stock"])
+def test_real_desktops_need_their_own_environment(flywheel: Flywheel, backend: str) -> None:
+    said = flywheel("desktops", "serve", "--backend", backend).refusal
+    assert said.endswith("is not there; run `flywheel desktops setup`.")
+
+
+def test_a_port_that_is_taken(flywheel: Flywheel) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = flywheel("desktops", "serve", "--port", str(port)).refusal
+    assert said == f"Cannot listen on 127.0.0.1 port {port}: Address already in use; choose another with --port."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--options", "{"], "--options is not JSON"),
+        (["--options", "[]"], "--options must be a JSON object"),
+        (["--screen", "wide"], "--screen 'wide' is no size; write for example 1920x1080."),
+        (["--screen", "0x100"], "--screen '0x100' is no size"),
+        (["--host", "127.0.0.1 "], "Binding to 127.0.0.1  lets other machines in"),
+    ],
+)
+def test_arguments_that_cannot_be_used(flywheel: Flywheel, arguments: list[str], says: str) -> None:
+    assert says in flywheel("desktops", "serve", *arguments).refusal
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--backend", "hologram"], ["--desktops", "0"], ["--port", "70000"], ["--drain", "-1"], ["--x"]]
+)
+def test_wrong_usage_is_status_2(flywheel: Flywheel, arguments: list[str]) -> None:
+    assert flywheel("desktops", "serve", *arguments).code == 2
+
+
+def test_servers_that_are_not_there(flywheel: Flywheel) -> None:
+    assert "http://127.0.0.1:9 does not answer" in flywheel("desktops", "ls", "--url", "http://127.0.0.1:9").refusal
+    assert "no URL of an env server" in flywheel("desktops", "ls", "--url", "desktops").refusal
+
+
+def test_ls_shows_who_uses_what(flywheel: Flywheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (task,) = tasks()
+    with serving(tmp_path / "root", "-n", "2") as served:
+        lease = Native(served.url).lease(client="somebody")
+        lease.reset(task)
+        shown = flywheel("desktops", "ls", "--url", served.url)
+        assert shown.code == 0
+        (used,) = [line for line in shown.out.splitlines() if lease.id in line]
+        assert {"leased", "somebody", task.id} <= set(used.split())
+        assert "free" in shown.out
+
+
+def test_serving_and_listing_import_nothing_heavy() -> None:
+    assert not imported("desktops", "ls", "--url", "http://127.0.0.1:9") & set(HEAVY)
+    assert not imported("desktops", "serve", "--host", "0.0.0.0") & set(HEAVY)
