@@ -16,7 +16,8 @@ from flywheel.envs.simulated.env import SimulatedEnv
 from flywheel.envs.simulated.oracle import plan
 from flywheel.envs.simulated.tasks import generate_tasks
 from flywheel.errors import EnvError, EvaluatorError, InfrastructureError, SetupError
-from flywheel.types import Action, Click, Done, Size, Task, Wait
+from flywheel.types import Action, Click, Done, Size, Task, Type, Wait
+from tests.envs.server.machines.qemu_guests import needs_qemu
 from tests.envs.server.serving import Served
 
 SCREEN = Size(160, 128)
@@ -55,12 +56,27 @@ def _over_http(request: pytest.FixtureRequest) -> Backend:
     return _simulated(lambda: remote_env(served.url))
 
 
+def _console_over_http(request: pytest.FixtureRequest) -> Backend:
+    served: Served = request.getfixturevalue("served_console")
+    file = {"type": "guest_file", "path": "/home/user/out.txt"}
+    judge = {"func": "exact_match", "result": file, "expected": {"text": "hello"}}
+    return Backend(
+        open=lambda: remote_env(served.url),
+        task=Task("hello", "Write hello into out.txt.", "console", evaluator=judge, platform="linux"),
+        solution=[Type("echo hello > out.txt\n"), Done()],
+        infeasible=Task("fly", "Fly.", "console", evaluator={"func": "infeasible"}, platform="linux", infeasible=True),
+        refused=Task("elsewhere", "Rename it", "os", platform="windows"),
+        still=False,  # the cursor blinks
+    )
+
+
 BACKENDS: dict[str, Callable[[pytest.FixtureRequest], Backend]] = {
     "simulated": lambda _: _simulated(lambda: SimulatedEnv(SCREEN)),
     "simulated-free": lambda _: _simulated(lambda: SimulatedEnv(SCREEN, "free"), "free"),
     "simulated-http": _over_http,
+    "qemu-http": _console_over_http,
 }
-MARKS: dict[str, tuple[pytest.MarkDecorator, ...]] = {}
+MARKS: dict[str, tuple[pytest.MarkDecorator, ...]] = {"qemu-http": (needs_qemu, pytest.mark.desktop)}
 
 
 @pytest.fixture(params=[pytest.param(name, marks=MARKS.get(name, ())) for name in BACKENDS])

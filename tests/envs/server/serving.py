@@ -43,9 +43,9 @@ class Served:
         """Process ids by desktop."""
         return [each["pid"] for each in self.get("/v1/desktops")]
 
-    def wait_for(self, **health: Any) -> None:
+    def wait_for(self, patience: float = 30, **health: Any) -> None:
         """Until /v1/health says so."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + patience
         while (now := self.get("/v1/health")) | health != now:
             assert time.monotonic() < deadline, now
             time.sleep(0.05)

@@ -17,7 +17,6 @@ from typing import Any
 
 from PIL import Image
 
-from flywheel.actions.checks import checked
 from flywheel.actions.sendkey_verbs import read_verb
 from flywheel.envs.base import Capabilities, ObserveOptions
 from flywheel.envs.server.episodes.console_checkers import Check, decode, read_check
@@ -43,7 +42,7 @@ class ConsoleEpisode:
         self._screen = self._options.size
         self._look = ObserveOptions()
         self._check: Check | None = None
-        self._gave_up = False
+        self._ended = self._gave_up = False
         self._clean = False
 
     def start(self) -> None:
@@ -72,7 +71,8 @@ class ConsoleEpisode:
         check, steps = read_check(task.evaluator), self._steps(task)
         if not self._clean:
             self.recycle()
-        self._check, self._gave_up, self._clean, self._look = check, False, False, options
+        self._ended = self._gave_up = self._clean = False
+        self._check, self._look = check, options
         for step in steps:
             step()
         return self.observe()
@@ -80,16 +80,18 @@ class ConsoleEpisode:
     def step(self, action: Action, pause: float | None) -> StepResult:
         if self._check is None:
             raise InfrastructureError("This machine has no running episode; reset it first.")
-        done, error = isinstance(action, Done | Answer), None
+        if self._ended:
+            return StepResult(self.observe(), executed=False, error="The episode has ended already.", done=True)
+        self._ended, error = isinstance(action, Done | Answer), None
         self._gave_up = isinstance(action, Done) and action.status == "failure"
-        if not done:
+        if not self._ended:
             try:
-                self._machine.console.perform(checked(action, self._screen))
+                self._machine.console.perform(action)
             except ActionError as problem:
                 error = str(problem)
             else:
                 time.sleep(_SETTLE_S if pause is None else pause)
-        return StepResult(self.observe(), executed=error is None, error=error, done=done)
+        return StepResult(self.observe(), executed=error is None, error=error, done=self._ended)
 
     def observe(self) -> Observation:
         return Observation(_encoded(self._machine.console.screenshot(), self._look))

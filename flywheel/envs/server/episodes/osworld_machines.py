@@ -45,7 +45,16 @@ def make_machine(kind: str, folder: Path, options: Mapping[str, Any]) -> tuple[M
         _refuse_unknown(kind, options, {"host", "internet", *PORTS})
         internet = bool(options.get("internet", False))
         return RemoteMachine(options), Traits(internet=internet, snapshots=False, isolation="unknown")
-    raise ConfigError(f"There is no machine '{kind}' for OSWorld's tasks; choose xvfb, qemu or remote.")
+    if kind == "gateway":
+        from flywheel.envs.server.machines.gateway import GatewayMachine
+
+        return GatewayMachine(options), Traits()
+    if kind == "stock":
+        from flywheel.envs.server.machines.stock import StockMachine
+
+        platform = "windows" if str(options.get("os_type", "")).lower() == "windows" else "ubuntu"
+        return StockMachine(options), Traits(platform, internet=True)
+    raise ConfigError(f"There is no machine '{kind}' for OSWorld's tasks; choose xvfb, qemu, remote, gateway or stock.")
 
 
 def _refuse_unknown(kind: str, options: Mapping[str, Any], known: set[str]) -> None:

@@ -16,7 +16,7 @@ from flywheel.envs.server.machines.qemu.options import QemuOptions
 from flywheel.envs.server.machines.qemu.readback import read_back
 from flywheel.envs.server.machines.qemu.ready import server_answers
 from flywheel.types import Click, Drag, Key, Move, Scroll, Type
-from tests.envs.server.machines.qemu_guests import console_guest, needs_qemu
+from tests.envs.server.machines.qemu_guests import console_guest, needs_qemu, printed
 
 pytestmark = [needs_qemu, pytest.mark.desktop]
 
@@ -93,9 +93,14 @@ def test_a_guest_reaches_the_host_only_when_its_network_is_open(
 ) -> None:
     port, asked = knocks
     machine, _ = _boot(tmp_path, network=network, revert="overlay")
-    _as_root(machine, _NETWORK, f"wget -T 3 -O /dev/null http://10.0.2.2:{port}/knock")
-    time.sleep(3)
+    knock = f"printf 'GET /knock HTTP/1.0\\r\\n\\r\\n' | nc -w 3 10.0.2.2 {port}"
+    _as_root(machine, _NETWORK, f"{knock}; echo over > /dev/ttyS0")
+    deadline, said = time.monotonic() + 60, ""
+    while "over" not in said and time.monotonic() < deadline:
+        time.sleep(0.2)
+        said += printed(machine)
     machine.stop()
+    assert "over" in said
     assert asked == (["/knock"] if network == "open" else [])
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from PIL import Image
 
+from flywheel.actions.checks import checked
 from flywheel.envs.server.machines.qemu.keymap import chord_codes, text_codes
 from flywheel.envs.server.machines.qemu.qmp import Qmp
 from flywheel.errors import ActionError, InfrastructureError
@@ -49,7 +50,11 @@ class Console:
 
     def perform(self, action: Action) -> None:
         """What a keyboard and a pointer can do; raises `ActionError` for anything else, before any event is sent."""
-        match action:
+        width, height = self._screen_size()
+        for column, row in _points(action):
+            if not (0 <= column < width and 0 <= row < height):
+                raise ActionError(f"The point ({column}, {row}) is outside the {width} x {height} screen.")
+        match checked(action, self._size):
             case Type(text):
                 self._type(text)
             case Key(keys):
@@ -64,10 +69,16 @@ class Console:
                 self._move(x, y)
             case Drag(x, y, start):
                 self._drag(x, y, start)
-            case Scroll(dy, dx, x, y):
-                self._scroll(dy, dx, x, y)
+            case Scroll(dy, dx, at_x, at_y):
+                self._scroll(dy, dx, at_x, at_y)
             case _:
                 raise ActionError(f"A machine without a server cannot do {type(action).__name__}; use keys and text.")
+
+    def _screen_size(self) -> Size:
+        """As it was when last looked at."""
+        if self._size.width == 0:
+            self.screenshot()
+        return self._size
 
     def _type(self, text: str) -> None:
         for codes in text_codes(text):
@@ -80,9 +91,7 @@ class Console:
         self._qmp.send_input([_key(code, False) for code in reversed(codes)])
 
     def _move(self, x: int, y: int) -> None:
-        if self._size.width < 2:
-            self.screenshot()
-        width, height = self._size
+        width, height = self._screen_size()
         self._qmp.send_input([_axis("x", x, width), _axis("y", y, height)])
 
     def _click(self, x: int, y: int, button: str, count: int, codes: list[str]) -> None:
@@ -119,6 +128,17 @@ class Console:
             self._press(notch)
 
 
+def _points(action: Action) -> list[tuple[int, int]]:
+    match action:
+        case Click(x, y) | Move(x, y):
+            return [(x, y)]
+        case Drag(x, y, start):
+            return [(x, y), start] if start is not None else [(x, y)]
+        case Scroll(x=int() as column, y=int() as row):
+            return [(column, row)]
+    return []
+
+
 def _key(code: str, down: bool) -> dict[str, Any]:
     return {"type": "key", "data": {"down": down, "key": {"type": "qcode", "data": code}}}
 
@@ -128,7 +148,4 @@ def _button(name: str, down: bool) -> dict[str, Any]:
 
 
 def _axis(name: str, pixel: int, length: int) -> dict[str, Any]:
-    return {
-        "type": "abs",
-        "data": {"axis": name, "value": round(min(max(pixel, 0), length - 1) * _AXIS / (length - 1))},
-    }
+    return {"type": "abs", "data": {"axis": name, "value": round(pixel * _AXIS / (length - 1))}}

@@ -63,13 +63,11 @@ stty -F /dev/ttyS0 raw 2>/dev/null
 (sleep 0.5; echo {READY_LINE} > /dev/ttyS0) &
 """
 
-# Without nsswitch.conf a static busybox loads NIS to look up a port, and crashes.
 _ETC = {
     "inittab": _INITTAB,
     "rc": _RC,
     "passwd": "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/sh\n",
     "group": "root:x:0:\nuser:x:1000:\n",
-    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\nservices: files\n",
 }
 
 
