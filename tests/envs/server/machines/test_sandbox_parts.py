@@ -62,6 +62,9 @@ def test_real_groups_are_made_limited_and_removed_with_what_is_in_them() -> None
     limits = cgroups.create(planned, 64 << 20, 32)
     if not limits.folders:
         pytest.skip("no cgroup can be written here")
+    shares = [path / "cpu.shares" for path in limits.folders if (path / "cpu.shares").exists()]
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    assert all(int(path.read_text()) == max(2, round(1024 / 1.25**nice)) for path in shares)
     enter = " ".join(f"echo 0 > {path};" for path in limits.joins)
     with subprocess.Popen(["sh", "-c", f"{enter} exec sleep 60"]) as sleeper:
         while not all(sleeper.pid in cgroups.members([folder]) for folder in limits.folders):

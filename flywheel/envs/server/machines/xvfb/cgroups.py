@@ -76,6 +76,10 @@ def create(planned: list[Path], memory_bytes: int, pids: int) -> Limits:
         made.append(folder)
         _set(folder / "pids.max", pids)
         memory |= _set(folder / "memory.limit_in_bytes", memory_bytes) or _set(folder / "memory.max", memory_bytes)
+        # A group competes as one process at nice 0 whatever is in it, so the worker's niceness is passed on.
+        nice = os.getpriority(os.PRIO_PROCESS, 0)
+        _set(folder / "cpu.weight.nice", nice)
+        _set(folder / "cpu.shares", max(2, round(1024 / 1.25**nice)))
         # Without these two the limit would only push the desktop into the swap.
         _set(folder / "memory.memsw.limit_in_bytes", memory_bytes)
         _set(folder / "memory.swap.max", 0)

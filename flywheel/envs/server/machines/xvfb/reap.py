@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flywheel.envs.server.machines.xvfb import cgroups
 from flywheel.envs.server.machines.xvfb.session import PREFIX, abandoned
-from flywheel.envs.server.machines.xvfb.uids import UIDS, processes_of, try_claim
+from flywheel.envs.server.machines.xvfb.uids import UIDS, can_claim, processes_of, try_claim
 
 
 def reap(run_root: Path) -> int:
@@ -28,7 +28,7 @@ def reap(run_root: Path) -> int:
                 _end(partial(_named, session.id))
                 cgroups.remove([path for path in groups if path.name == session.id])
                 reaped += 1
-    if os.geteuid() == 0:
+    if can_claim():
         for number in processes_of(UIDS):
             uid = try_claim(number)
             if uid is not None:

@@ -23,8 +23,14 @@ from flywheel.envs.server.machines.xvfb.options import MIB, XvfbOptions
 from flywheel.envs.server.machines.xvfb.sandbox import Box, Sources, venv_of
 from flywheel.envs.server.machines.xvfb.session import Session
 from flywheel.envs.server.machines.xvfb.shims import write_shims
-from flywheel.envs.server.machines.xvfb.uids import Uid, claim_uid, processes_of
+from flywheel.envs.server.machines.xvfb.uids import Uid, can_claim, claim_uid, processes_of
 from flywheel.errors import InfrastructureError
+
+ALLOW = (
+    "user namespaces must be allowed: sysctl kernel.unprivileged_userns_clone=1 (Debian), "
+    "kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu), or for a container "
+    "--cap-add SYS_ADMIN --security-opt seccomp=unconfined"
+)
 
 
 class Tree:
@@ -43,6 +49,7 @@ class Tree:
             stack.callback(session.remove)
             self.name = session.id
             uid = self._claim_uid(stack)
+            self.uid = uid.number if uid else None
             self.limits = self._limit(session, stack)
             _fill(session)
             self._spawn(session, uid, stack)
@@ -50,7 +57,7 @@ class Tree:
             self._stack = stack.pop_all()
 
     def _claim_uid(self, stack: ExitStack) -> Uid | None:
-        if os.geteuid() != 0:
+        if not can_claim():
             return None
         uid = claim_uid()
         stack.callback(uid.release)
@@ -97,7 +104,7 @@ class Tree:
         with os.fdopen(info, "rb") as file:
             said = file.read()
         if not said:
-            raise InfrastructureError(f"{self._why()}.")
+            raise InfrastructureError(f"the desktop did not boot: {self._why()}.")
         self._init = os.pidfd_open(json.loads(said)["child-pid"])
 
     def _boot(self, session: Session, control_fd: int) -> str:
@@ -120,13 +127,13 @@ class Tree:
         except TimeoutError as error:
             raise InfrastructureError(f"the desktop did not boot in {self.options.boot_seconds:g} s.") from error
         if message is None or message.get("event") != "ready":
-            why = message.get("why") if message else None
-            raise InfrastructureError(f"the desktop did not boot: {str(why)[:600] if why else self._why()}.")
+            why = " ".join(str(message.get("why")).split())[:600] if message else self._why()
+            raise InfrastructureError(f"the desktop did not boot: {why}.")
 
     def ended(self) -> str | None:
         """Why it is no longer running; None while it runs."""
         if self._end is None and self._process.poll() is not None:
-            self._end = self._why()
+            self._end = f"the desktop has ended: {self._why()}"
         return self._end
 
     def _why(self) -> str:
@@ -137,13 +144,13 @@ class Tree:
         with contextlib.suppress(OSError):
             message = self.control.event(0.01)
         if message and message.get("event") == "failed":
-            return f"the desktop has ended: {str(message.get('why'))[:600]}"
+            return " ".join(str(message.get("why")).split())[:600]
         stderr = self._process.stderr
         said = ""
         if stderr is not None and select.select([stderr], [], [], 0)[0]:
             said = os.read(stderr.fileno(), 4096).decode(errors="replace").strip().replace("\n", " / ")
-        hint = "; see that user namespaces are allowed here" if "namespace" in said or "uid map" in said else ""
-        return f"the desktop has ended ({said or f'status {self._process.returncode}'}){hint}"
+        hint = f"; {ALLOW}" if any(word in said for word in ("unshare", "namespace", "uid_map", "uid map")) else ""
+        return f"{said or f'status {self._process.returncode}'}{hint}"
 
     def destroy(self) -> None:
         """Give everything back; returns when the last process is gone. Safe to call twice."""

@@ -5,7 +5,7 @@ kernel counts by user. The range is the one that systemd's table of uids leaves 
 in most containers as well): nobody's account, no package's.
 
 A uid is claimed by binding an abstract socket. The kernel frees it with the process, it leaves no file, and every
-server of the host sees it.
+server of the same network namespace sees it: servers in different ones must not share a process namespace.
 """
 
 import os
@@ -26,6 +26,13 @@ class Uid:
 
     def release(self) -> None:
         self._claim.close()
+
+
+def can_claim() -> bool:
+    """Whether processes can get these uids: for root, unless of a user namespace that does not map them."""
+    mapped = (line.split() for line in Path("/proc/self/uid_map").read_text().splitlines())
+    spans = ((int(inside), int(inside) + int(count)) for inside, _, count in mapped)
+    return os.geteuid() == 0 and any(start <= UIDS.start and UIDS.stop <= stop for start, stop in spans)
 
 
 def claim_uid() -> Uid:
