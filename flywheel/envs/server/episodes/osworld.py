@@ -27,6 +27,8 @@ SETTLE_SECONDS, LOOK_SECONDS = 1.0, 0.1
 """Without a pause a step waits until two looks in a row are the same, at most so long, looking so often."""
 WINDOW_SECONDS, QUIET_SECONDS = 15.0, 0.8
 """For the window of an application that set-up launched, and how long the screen must then have been the same."""
+REST_SECONDS = 10.0
+"""The guest has so long to become idle before and after the checker's own steps; a film never is."""
 MOST_WAIT_SECONDS = 60.0
 
 
@@ -84,7 +86,7 @@ class OSWorldEpisode:
             raise SetupError(f"Task {task.id} cannot run on this desktop: {refusal.reason}")
         rollout = Path(tempfile.mkdtemp(prefix="cache-", dir=self._folder))
         fill_cache(task, self._cache, rollout)
-        judging = Judge(task, self._machine.endpoints(), guest.screen, self._traits.platform, rollout)
+        judging = Judge(task, self._machine.endpoints(), guest.screen, self._traits.platform, rollout, self._rest)
         judging.set_up()
         self._judge, self._over, self._judged = judging, False, False
         if not launches(task):
@@ -152,6 +154,10 @@ class OSWorldEpisode:
         while not guest.has_window() and time.monotonic() < until:
             time.sleep(LOOK_SECONDS)
         return self._settled(guest, QUIET_SECONDS, WINDOW_SECONDS)
+
+    def _rest(self) -> None:
+        if self._traits.platform == "ubuntu":
+            self._running().rest(REST_SECONDS)
 
     def _settled(self, guest: Guest, quiet: float = LOOK_SECONDS, most: float = SETTLE_SECONDS) -> Screenshot:
         """The screen once it has not changed for `quiet` seconds; a blinking cursor or a film never rests."""

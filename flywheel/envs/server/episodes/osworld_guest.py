@@ -7,6 +7,7 @@ text for `/execute`, screenshots are PNG, and both take a fresh interpreter each
 import http.client
 import io
 import json
+import time
 import urllib.parse
 from collections.abc import Mapping
 from typing import Any
@@ -23,11 +24,35 @@ from flywheel.types import Action, Code, Observation, Screenshot, Size
 SECONDS = 60.0
 """For one answer; code may take half of it."""
 CODE_SECONDS = 30.0
+KEEP_SECONDS = 2.0
+"""A connection that was idle for longer is made anew, because uvicorn hangs up after 5 s."""
 MOST_BYTES = 64 << 20
 """An answer larger than this is no screenshot and no text; whoever sent it is no guest server of ours."""
 MOST_OUTPUT = 8192
 """Characters of what code printed that go into the observation."""
+REST_LOOKS = 4
+"""So many looks in a row, 0.1 s apart, must find the guest idle; a blinking cursor is seen in one of a hundred."""
 _PYAUTOGUI = "import pyautogui; import time; pyautogui.FAILSAFE = False\n"
+
+_REST = """
+import os, time
+ours = {str(os.getpid()), str(os.getppid())}
+def busy():
+    for pid in os.listdir('/proc'):
+        if pid.isdigit() and pid not in ours:
+            try:
+                for thread in os.listdir('/proc/%s/task' % pid):
+                    with open('/proc/%s/task/%s/stat' % (pid, thread)) as stat:
+                        if stat.read().rpartition(')')[2].split()[0] in 'RD':
+                            return True
+            except OSError:
+                pass
+    return False
+until, quiet = time.time() + SECONDS, 0
+while quiet < LOOKS and time.time() < until:
+    quiet = 0 if busy() else quiet + 1
+    time.sleep(0.1)
+"""
 
 
 class Guest:
@@ -36,6 +61,7 @@ class Guest:
     def __init__(self, endpoints: Endpoints) -> None:
         self._where = (endpoints.host, endpoints.server)
         self._connection: http.client.HTTPConnection | None = None
+        self._used = 0.0
         self.native = self._ask("GET", "/v1/health")[0] == 200
         self.screen = self._screen()
 
@@ -97,6 +123,15 @@ class Guest:
             terminal = self._text(*native if self.native else ("/terminal", "output"))[-MOST_OUTPUT:]
         return Observation(shot or self.screenshot(options), tree, terminal, last_result)
 
+    def rest(self, most: float) -> None:
+        """Return when no thread of the guest wants the processor, after `most` seconds at the latest.
+
+        An application that still loads or saves is not idle, however little a busy host lets it run.
+        """
+        script = _REST.replace("SECONDS", str(most)).replace("LOOKS", str(REST_LOOKS))
+        status, _ = self._json("/execute", {"command": ["python3", "-c", script], "shell": False})
+        self._well("/execute", status)
+
     def has_window(self) -> bool:
         """Whether a window is active; a stock server cannot tell, and says yes."""
         if not self.native:
@@ -140,6 +175,8 @@ class Guest:
     def _ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
         """Only a look is repeated on a fresh connection: an action may have happened before its answer was lost."""
         headers = {"Content-Type": "application/json"} if body else {}
+        if time.monotonic() - self._used > KEEP_SECONDS:
+            self.close()
         kept = self._connection is not None
         try:
             return self._once(method, path, body, headers)
@@ -159,6 +196,7 @@ class Guest:
         self._connection.request(method, path, body, headers)
         response = self._connection.getresponse()
         data = response.read(MOST_BYTES + 1)
+        self._used = time.monotonic()
         if len(data) > MOST_BYTES:
             raise http.client.HTTPException(f"more than {MOST_BYTES} bytes")
         return response.status, data

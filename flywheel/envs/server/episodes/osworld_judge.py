@@ -6,7 +6,7 @@ instead of three times with 5 s in between; what the guest answers is watched, s
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -97,12 +97,14 @@ def _read(response: Any) -> bytes:
 class Judge:
     """One task on one machine: set up, told of actions, evaluated once."""
 
-    def __init__(self, task: Task, endpoints: Endpoints, screen: Size, platform: str, cache: Path) -> None:
-        """`cache` is this rollout's own; its folder of the task must be filled."""
-        self._task = task
+    def __init__(
+        self, task: Task, endpoints: Endpoints, screen: Size, platform: str, cache: Path, rest: Callable[[], None]
+    ) -> None:
+        """`cache` is this rollout's own, its folder of the task filled; `rest` waits until the guest is idle."""
+        self._task, self._rest = task, rest
         where = [f"http://{endpoints.host}:{port}/" for port in (endpoints.server, endpoints.chromium, endpoints.vlc)]
         self._watch = Watch(where[0], tuple(where[1:]))
-        self._env = _desktop_env(endpoints, screen, platform, cache, self._watch)
+        self._env = _desktop_env(endpoints, screen, platform, cache, self._watch, rest)
         self._last_action = time.monotonic()
 
     def set_up(self) -> None:
@@ -129,9 +131,9 @@ class Judge:
     def evaluate(self) -> float:
         """The task's own score. Raises `EvaluatorError` or `InfrastructureError`; neither says anything of success."""
         self._watch.install()
-        time.sleep(max(0.0, self._last_action + self._settle_seconds() - time.monotonic()))
         self._watch.clear()
         try:
+            self._settle()
             score = self._env.evaluate()
         except InfrastructureError:
             raise
@@ -146,10 +148,12 @@ class Judge:
             raise EvaluatorError(f"The checker of task {self._task.id} gave no score.")
         return float(score)
 
-    def _settle_seconds(self) -> float:
+    def _settle(self) -> None:
         if self._task.infeasible or self._env.action_history[-1:] == ["FAIL"]:
-            return 0.0  # what is judged is only what the agent said
-        return max((SETTLE_SECONDS.get(app, 0.5) for app in apps_of(self._task)), default=0.5)
+            return  # what is judged is only what the agent said
+        seconds = max((SETTLE_SECONDS.get(app, 0.0) for app in apps_of(self._task)), default=0.0)
+        time.sleep(max(0.0, self._last_action + seconds - time.monotonic()))
+        self._rest()
 
     def _refuse_lost(self) -> None:
         if self._watch.lost is not None:
@@ -157,10 +161,12 @@ class Judge:
             raise InfrastructureError(f"Task {self._task.id} was not judged, because {why}.")
 
 
-def _desktop_env(endpoints: Endpoints, screen: Size, platform: str, cache: Path, watch: Watch) -> Any:
+def _desktop_env(
+    endpoints: Endpoints, screen: Size, platform: str, cache: Path, watch: Watch, rest: Callable[[], None]
+) -> Any:
     """A `DesktopEnv` whose provider is our machine."""
     module = import_desktop_env()
-    controller, setup, env = _classes(module, watch)
+    controller, setup, env = _classes(module, watch, rest)
     module.PythonController, module.SetupController = controller, setup
     module.create_vm_manager_and_provider = lambda *_, **__: (_Manager(), _Provider(endpoints))
     return env(
@@ -195,7 +201,7 @@ class _Provider:
         return f"{where.host}:{where.server}:{where.chromium}:{where.vnc}:{where.vlc}"
 
 
-def _classes(module: Any, watch: Watch) -> tuple[type, type, type]:
+def _classes(module: Any, watch: Watch, rest: Callable[[], None]) -> tuple[type, type, type]:
     """Subclasses of desktop-env's controllers and environment; made here because desktop-env is imported late."""
     from desktop_env.controllers.python import PythonController
     from desktop_env.controllers.setup import SetupController
@@ -224,6 +230,8 @@ def _classes(module: Any, watch: Watch) -> tuple[type, type, type]:
             self.use_proxy = use_proxy
             for number, step in enumerate(config, 1):
                 _set_up_step(self, number, step, watch)
+            if config:
+                rest()  # what was started is ready for the agent, what was saved is on the disk for the checker
             self.checked = False  # what comes after is the evaluator's, on a desktop that the agent has used
             return True
 

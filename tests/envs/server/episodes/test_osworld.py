@@ -171,7 +171,7 @@ def test_a_desktop_that_is_lost_is_not_judged(desk: tuple[Working, ScriptedGuest
         worker.reset(task(evaluator=checker))
         well = guest.answers.get(path)
         guest.answers[path] = (0, "", b"")
-        with pytest.raises(InfrastructureError, match="was not judged"):
+        with pytest.raises(InfrastructureError, match="was not judged|does not answer"):
             worker.evaluate()
         guest.answers.pop(path)
         if well:
@@ -204,6 +204,9 @@ def test_the_guest_cannot_send_the_checker_elsewhere(desk: tuple[Working, Script
 def test_actions_and_code_go_to_the_guest(desk: tuple[Working, ScriptedGuest]) -> None:
     worker, guest = desk
     worker.reset(task())
+    assert worker.step(Click(5, 6)).executed
+    guest.hang_up()  # as uvicorn does with a connection that is idle while the model thinks
+    time.sleep(2.1)
     assert worker.step(Click(5, 6)).executed
     guest.say("/v1/action", {"message": "The point (64, 5) is outside the 64 x 48 screen."}, status=422)
     refused = worker.step(Click(64, 5))

@@ -149,6 +149,13 @@ class ScriptedGuest:
     answers: dict[str, Answer] = field(default_factory=dict)
     asked: list[tuple[str, bytes]] = field(default_factory=list)
     port: int = 0
+    connections: list[socket.socket] = field(default_factory=list)
+
+    def hang_up(self) -> None:
+        """Close every connection that is open."""
+        for connection in self.connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     def say(self, path: str, told: Any, status: int = 200) -> None:
         self.answers[path] = (status, "application/json", json.dumps(told).encode())
@@ -181,6 +188,7 @@ def scripted_guest() -> Iterator[ScriptedGuest]:
             path = self.path.partition("?")[0]
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             guest.asked.append((path, body))
+            guest.connections.append(self.connection)
             status, media, data, *more = guest.answers.get(path, (404, "application/json", b"{}"))
             if status == 0:  # the guest is gone in the middle of an answer
                 self.close_connection = True
