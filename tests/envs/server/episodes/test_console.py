@@ -177,8 +177,11 @@ def test_what_an_agent_does_to_its_guest_is_judged_or_reported_and_gone_after_re
         assert _play(episode, task, f"<action>typeline {line}</action>", "<action>wait 2</action>") == reward, name
     episode.reset(task, _LOOK)
     _say(episode, "<action>sendkey ctrl-alt-f2</action>", "<action>typeline echo o > /proc/sysrq-trigger</action>")
-    time.sleep(3)
-    with pytest.raises(EvaluatorError):  # the guest is off: nothing is known, so this is no reward of 0
+    time.sleep(5)
+    late = episode.step(Type("x"), 0.0)
+    assert not late.executed
+    assert "switched off" in (late.error or "")
+    with pytest.raises(EvaluatorError, match="switched off"):  # nothing is known, so this is no reward of 0
         episode.evaluate()
     episode.recycle()
     assert _play(episode, task, "<action>typeline echo hello > out.txt</action>") == 1.0

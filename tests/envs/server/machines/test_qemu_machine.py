@@ -238,7 +238,7 @@ def test_reaping_ends_what_runs_in_the_folder_and_nothing_else(tmp_path: Path, m
     other = QemuMachine(boot_sector_options(tmp_path), tmp_path / "other")
     other.start()
     reap(tmp_path / "session")
-    assert "QEMU ended" in (machine.health() or "")
+    assert machine.health() is not None
     assert other.health() is None
     other.stop()
 

@@ -18,6 +18,7 @@ def command(options: QemuOptions, accelerator: str, folder: Path, monitor: int, 
     cpu = options.cpu or ("host" if accelerator == "kvm" else "max")
     firmware = ",pflash0=code,pflash1=vars" if options.firmware else ""
     parts = ["setpriv", "--pdeathsig", "KILL", "--", "qemu-system-x86_64", "-nodefaults", "-no-user-config"]
+    parts += ["-no-shutdown"]  # a guest that is switched off keeps its last picture, and is seen to be off
     parts += ["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"]
     parts += ["-machine", f"{options.machine}{firmware}", "-accel", accelerator, "-cpu", cpu]
     parts += ["-smp", str(options.cpus), "-m", str(options.memory_mb), "-rtc", f"base={options.clock}"]

@@ -8,7 +8,7 @@ from PIL import Image
 
 from flywheel.actions.checks import checked
 from flywheel.envs.server.machines.qemu.keymap import chord_codes, text_codes
-from flywheel.envs.server.machines.qemu.qmp import Qmp
+from flywheel.envs.server.machines.qemu.qmp import Qmp, QmpError
 from flywheel.errors import ActionError, InfrastructureError
 from flywheel.types import Action, Click, Drag, Key, Move, Scroll, Size, Type, Wait
 
@@ -74,6 +74,12 @@ class Console:
             case _:
                 raise ActionError(f"A machine without a server cannot do {type(action).__name__}; use keys and text.")
 
+    def _send(self, events: list[dict[str, Any]]) -> None:
+        try:
+            self._qmp.execute("input-send-event", {"events": events})
+        except QmpError as error:
+            raise ActionError("The machine is switched off or stopped, so it takes no input.") from error
+
     def _screen_size(self) -> Size:
         """As it was when last looked at."""
         if self._size.width == 0:
@@ -86,39 +92,39 @@ class Console:
             time.sleep(self._key_interval)
 
     def _chord(self, codes: list[str], hold: float) -> None:
-        self._qmp.send_input([_key(code, True) for code in codes])
+        self._send([_key(code, True) for code in codes])
         time.sleep(hold)
-        self._qmp.send_input([_key(code, False) for code in reversed(codes)])
+        self._send([_key(code, False) for code in reversed(codes)])
 
     def _move(self, x: int, y: int) -> None:
         width, height = self._screen_size()
-        self._qmp.send_input([_axis("x", x, width), _axis("y", y, height)])
+        self._send([_axis("x", x, width), _axis("y", y, height)])
 
     def _click(self, x: int, y: int, button: str, count: int, codes: list[str]) -> None:
         self._move(x, y)
-        self._qmp.send_input([_key(code, True) for code in codes])
+        self._send([_key(code, True) for code in codes])
         for _ in range(count):
             self._press(button)
             time.sleep(_DOUBLE_S)
-        self._qmp.send_input([_key(code, False) for code in reversed(codes)])
+        self._send([_key(code, False) for code in reversed(codes)])
 
     def _press(self, button: str) -> None:
-        self._qmp.send_input([_button(button, True)])
+        self._send([_button(button, True)])
         time.sleep(_HOLD_S)
-        self._qmp.send_input([_button(button, False)])
+        self._send([_button(button, False)])
 
     def _drag(self, x: int, y: int, start: tuple[int, int] | None) -> None:
         if start is not None:
             self._move(*start)
         time.sleep(_HOLD_S)
-        self._qmp.send_input([_button("left", True)])
+        self._send([_button("left", True)])
         time.sleep(_HOLD_S)
         if start is not None:  # toolkits begin a drag only when they see the pointer on its way
             self._move((start[0] + x) // 2, (start[1] + y) // 2)
             time.sleep(_HOLD_S)
         self._move(x, y)
         time.sleep(_HOLD_S)
-        self._qmp.send_input([_button("left", False)])
+        self._send([_button("left", False)])
 
     def _scroll(self, dy: int, dx: int, x: int | None, y: int | None) -> None:
         if x is not None and y is not None:

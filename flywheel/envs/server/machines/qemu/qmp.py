@@ -9,7 +9,7 @@ import itertools
 import json
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from flywheel.errors import InfrastructureError
@@ -108,9 +108,6 @@ class Qmp:
             self.execute("job-dismiss", {"id": name})
             if error := found[0].get("error"):
                 raise QmpError(f"QEMU could not do {command}: {error}")
-
-    def send_input(self, events: Sequence[Mapping[str, Any]]) -> None:
-        self.execute("input-send-event", {"events": list(events)})
 
     def close(self) -> None:
         self._lines.close()

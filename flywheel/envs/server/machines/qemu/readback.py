@@ -13,6 +13,7 @@ from flywheel.actions.sendkey_verbs import read_verb
 from flywheel.envs.server.machines.qemu.machine import QemuMachine
 from flywheel.envs.server.machines.qemu.options import QemuOptions
 from flywheel.errors import ActionError, ConfigError, InfrastructureError
+from flywheel.types import Action
 
 LIMIT = 1_000_000  # bytes of one file
 _TIMEOUT_S = 30.0
@@ -45,12 +46,11 @@ def read_back(machine: QemuMachine, options: QemuOptions, path: str) -> bytes | 
         machine.exchange.insert({"FETCH.BAT": _batch(path, name, done).encode()})
     else:
         machine.exchange.insert({"FETCH.SH": _shell(path, name, done).encode()})
-    verbs = options.collect or _TYPED["windows" if options.platform == "windows" else "linux"]
-    for verb in verbs:
+    for action in _actions(options):
         try:
-            machine.console.perform(read_verb(verb, options.size))
+            machine.console.perform(action)
         except ActionError as error:
-            raise ConfigError(f"collect of a QEMU machine: {error}") from error
+            raise InfrastructureError(f"{path} cannot be read back. {error}") from error
     deadline = time.monotonic() + _TIMEOUT_S
     while done not in machine.exchange.names():
         if time.monotonic() > deadline:
@@ -59,6 +59,14 @@ def read_back(machine: QemuMachine, options: QemuOptions, path: str) -> bytes | 
     data = machine.exchange.read(name) if name in machine.exchange.names() else None
     machine.exchange.eject()
     return data
+
+
+def _actions(options: QemuOptions) -> list[Action]:
+    verbs = options.collect or _TYPED["windows" if options.platform == "windows" else "linux"]
+    try:
+        return [read_verb(verb, options.size) for verb in verbs]
+    except ActionError as error:
+        raise ConfigError(f"collect of a QEMU machine: {error}") from error
 
 
 def _shell(path: str, name: str, done: str) -> str:
