@@ -1,8 +1,11 @@
 """What needs no virtual machine: the US keyboard, options, the command line, the KVM probe, QMP's failures."""
 
 import json
+import shutil
 import socket
+import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -169,6 +172,30 @@ def test_a_monitor_that_says_nothing_is_given_up() -> None:
     with pytest.raises(InfrastructureError, match="did not answer in time"):
         qmp.execute("query-status", timeout=0.2)
     qmp.close()
+
+
+@pytest.mark.skipif(shutil.which("qemu-ga") is None, reason="needs the Debian package qemu-guest-agent")
+def test_files_are_read_through_a_real_guest_agent(tmp_path: Path) -> None:
+    """The agent runs on this machine, where a guest would have it behind its port."""
+    path = tmp_path / "socket"
+    command = ["qemu-ga", "-m", "unix-listen", "-p", str(path), "-t", str(tmp_path)]
+    agent_process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 10
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(str(path))
+    agent = GuestAgent(connection)
+    (tmp_path / "large").write_bytes(bytes(range(256)) * 10_000)
+    (tmp_path / "empty").touch()
+    assert agent.read(str(tmp_path / "large"), 10_000_000) == bytes(range(256)) * 10_000
+    assert agent.read(str(tmp_path / "large"), 1000) == (bytes(range(256)) * 4)[:1000]
+    assert agent.read(str(tmp_path / "empty"), 10) == b""
+    assert agent.read(str(tmp_path / "none"), 10) is None
+    assert agent.read(str(tmp_path), 10) is None
+    agent.close()
+    agent_process.kill()
+    agent_process.wait()
 
 
 def test_nobody_behind_the_agents_port_is_given_up() -> None:

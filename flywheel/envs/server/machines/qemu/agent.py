@@ -33,7 +33,7 @@ class GuestAgent:
         return message["return"]
 
     def read(self, path: str, limit: int) -> bytes | None:
-        """A file's bytes, `limit` at most, or None when it cannot be opened. The guest follows its own links."""
+        """A file's bytes, `limit` at most, or None when it cannot be read. The guest follows its own links."""
         try:
             handle = self.execute("guest-file-open", {"path": path, "mode": "rb"})
         except QmpError:
@@ -45,6 +45,8 @@ class GuestAgent:
                 data += base64.b64decode(part["buf-b64"])
                 if part["eof"]:
                     break
+        except QmpError:  # a folder can be opened
+            return None
         finally:
             self.execute("guest-file-close", {"handle": handle})
         return data

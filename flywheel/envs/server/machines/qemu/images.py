@@ -3,6 +3,8 @@
 The console guest is Debian's kernel and busybox on an ext4 disk: a shell of the user `user` on the first virtual
 console, a root shell on the second (`ctrl-alt-f2`). It boots in seconds even under software emulation. What is needed
 here is apt-get (packages are only downloaded), dpkg-deb, mke2fs and qemu-img.
+
+    python -m flywheel.envs.server.machines.qemu.images     makes it under the desktops' cache and prints its guest.json
 """
 
 import gzip
@@ -16,6 +18,7 @@ import tempfile
 from pathlib import Path
 
 from flywheel.envs.server.machines.qemu.tools import run
+from flywheel.envs.server.places import cache_root
 from flywheel.errors import InfrastructureError
 
 GUEST_FILE = "guest.json"
@@ -192,3 +195,7 @@ def _disk(busybox: Path, tree: Path, out: Path) -> None:
     run(["mke2fs", "-q", "-t", "ext4", "-L", "flyroot", "-d", str(tree), str(raw), "64M"], 60)
     run(["qemu-img", "convert", "-O", "qcow2", str(raw), str(out)], 60)
     raw.unlink()
+
+
+if __name__ == "__main__":
+    print(build_console_guest(cache_root() / "qemu" / "console"))
