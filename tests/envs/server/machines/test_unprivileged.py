@@ -21,9 +21,10 @@ ROOT = Path(__file__).parents[4]
 
 def as_nobody(command: list[str]) -> subprocess.CompletedProcess[str]:
     drop = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"] if os.geteuid() == 0 else []
-    environment = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/nowhere", "PYTHONDONTWRITEBYTECODE": "1"}
     # Through env, because setpriv itself executes with root's right to enter any folder.
-    return subprocess.run([*drop, "env", *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
+    whole = [*drop, "env", *command]
+    return subprocess.run(whole, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
 
 
 @pytest.fixture

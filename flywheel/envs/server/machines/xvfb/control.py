@@ -19,16 +19,20 @@ class Control:
         self._channel = channel
         self._lock = threading.Lock()
         self._last = 0
+        self._event: dict[str, Any] | None = None
 
     def close(self) -> None:
         with self._lock:
             self._channel.close()
 
     def event(self, seconds: float) -> dict[str, Any] | None:
-        """The one unasked message; None when the sandbox ends without a word. Raises `TimeoutError`."""
-        message, fds = self._receive(time.monotonic() + seconds)
-        _close(fds)
-        return message
+        """The last unasked message, or the next; None when the sandbox ends without one. Raises `TimeoutError`."""
+        with self._lock:
+            if self._event is None:
+                self._event, fds = self._receive(time.monotonic() + seconds)
+                _close(fds)
+            said, self._event = self._event, None
+        return said
 
     def connect(self, port: int, seconds: float = 5.0) -> socket.socket:
         """The guest's own connection to its loopback port. Raises `OSError` or `InfrastructureError`."""
@@ -36,7 +40,11 @@ class Control:
         if "error" in reply or len(fds) != 1:
             _close(fds)
             raise ConnectionRefusedError(f"nothing answers on port {port} of the desktop")
-        made = socket.socket(fileno=fds[0])
+        try:
+            made = socket.socket(fileno=fds[0])
+        except OSError:
+            _close(fds)
+            raise
         if (made.family, made.type) != (socket.AF_INET, socket.SOCK_STREAM):
             made.close()
             raise InfrastructureError("the desktop handed over something that is no connection; revert it.")
@@ -47,7 +55,7 @@ class Control:
         reply, fds = self._ask({"do": do, **arguments}, seconds)
         _close(fds)
         error = reply.get("error")
-        return None if error is None else " ".join(str(error).split())[:500]
+        return None if error is None else one_line(error)
 
     def _ask(self, request: dict[str, Any], seconds: float) -> tuple[dict[str, Any], list[int]]:
         deadline = time.monotonic() + seconds
@@ -62,7 +70,9 @@ class Control:
                         raise InfrastructureError("the desktop has ended; revert it.")
                     if message.get("id") == self._last:
                         return message, fds
-                    _close(fds)  # the late answer to a request that was given up
+                    _close(fds)
+                    if "event" in message:  # otherwise it is the late answer to a request that was given up
+                        self._event = message
             except TimeoutError as error:
                 raise InfrastructureError(f"the desktop did not answer within {seconds:g} s; revert it.") from error
             except (OSError, ValueError) as error:
@@ -79,6 +89,12 @@ class Control:
         except ValueError:
             message = {}
         return (message if isinstance(message, dict | None) else {}), list(fds)
+
+
+def one_line(said: object) -> str:
+    """What a stranger said, fit for a sentence: printable, on one line, at most 600 characters."""
+    words = " ".join(str(said).split())
+    return "".join(letter for letter in words if letter.isprintable())[:600]
 
 
 def _close(fds: list[int]) -> None:

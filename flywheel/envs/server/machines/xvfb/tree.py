@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from flywheel.envs.server.machines.xvfb import cgroups
-from flywheel.envs.server.machines.xvfb.control import Control
+from flywheel.envs.server.machines.xvfb.control import Control, one_line
 from flywheel.envs.server.machines.xvfb.files import write_etc, write_home
 from flywheel.envs.server.machines.xvfb.options import MIB, XvfbOptions
 from flywheel.envs.server.machines.xvfb.sandbox import Box, Sources, venv_of
@@ -127,7 +127,7 @@ class Tree:
         except TimeoutError as error:
             raise InfrastructureError(f"the desktop did not boot in {self.options.boot_seconds:g} s.") from error
         if message is None or message.get("event") != "ready":
-            why = " ".join(str(message.get("why")).split())[:600] if message else self._why()
+            why = one_line(message.get("why")) if message else self._why()
             raise InfrastructureError(f"the desktop did not boot: {why}.")
 
     def ended(self) -> str | None:
@@ -144,11 +144,11 @@ class Tree:
         with contextlib.suppress(OSError):
             message = self.control.event(0.01)
         if message and message.get("event") == "failed":
-            return " ".join(str(message.get("why")).split())[:600]
+            return one_line(message.get("why"))
         stderr = self._process.stderr
         said = ""
         if stderr is not None and select.select([stderr], [], [], 0)[0]:
-            said = os.read(stderr.fileno(), 4096).decode(errors="replace").strip().replace("\n", " / ")
+            said = one_line(os.read(stderr.fileno(), 4096).decode(errors="replace"))
         hint = f"; {ALLOW}" if any(word in said for word in ("unshare", "namespace", "uid_map", "uid map")) else ""
         return f"{said or f'status {self._process.returncode}'}{hint}"
 
