@@ -14,7 +14,7 @@ import pytest
 from flywheel.envs.server.machines.qemu.accelerator import kvm_problem
 from flywheel.envs.server.machines.qemu.machine import QemuMachine
 from flywheel.envs.server.machines.qemu.reap import reap
-from flywheel.errors import ActionError, InfrastructureError
+from flywheel.errors import ActionError, ConfigError, InfrastructureError
 from flywheel.processes import children, is_alive
 from flywheel.types import Answer, Click, Key, Type
 from tests.envs.server.machines.qemu_guests import boot_sector_image, boot_sector_options, needs_qemu, printed
@@ -133,11 +133,18 @@ def test_vnc_wants_the_password_or_is_a_socket_in_the_session_folder(tmp_path: P
     other.stop()
 
 
-def test_a_folder_too_long_for_a_socket_is_said_before_anything_starts(tmp_path: Path) -> None:
-    machine = QemuMachine(boot_sector_options(tmp_path, vnc="unix"), tmp_path / ("x" * 100))
-    with pytest.raises(Exception, match="too long for a socket"):
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"vnc": "unix"}, "too long for a socket"), ({"prepare": ["press enter"]}, "prepare of a QEMU machine")],
+)
+def test_what_is_wrong_with_the_options_is_said_and_leaves_nothing(
+    tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    machine = QemuMachine(boot_sector_options(tmp_path, **changes), tmp_path / ("x" * 100))
+    with pytest.raises(ConfigError, match=message):
         machine.start()
-    machine.stop()
+    assert children(os.getpid()) == set()
+    assert not (tmp_path / ("x" * 100) / "qemu").exists()
 
 
 def test_a_screen_at_rest_counts_as_booted(tmp_path: Path) -> None:

@@ -65,6 +65,9 @@ class QemuMachine:
                     raise InfrastructureError(
                         f"{self._options.image} did not boot in {attempt} attempt(s), at last because: {error}"
                     ) from error
+            except BaseException:
+                self.stop()
+                raise
 
     def endpoints(self) -> Endpoints:
         """0 for what the machine does not have."""
