@@ -25,7 +25,11 @@ def import_desktop_env() -> Any:
     for name in ("desktop_env.evaluators.metrics", "desktop_env.evaluators.getters"):
         if name not in sys.modules:
             _import_lazily(name)
-    return importlib.import_module("desktop_env.desktop_env")
+    module = importlib.import_module("desktop_env.desktop_env")
+    # Comparing addresses would fetch the list of public suffixes from the web; one comes with the package.
+    tldextract = importlib.import_module("tldextract.tldextract")
+    vars(tldextract)["TLD_EXTRACTOR"] = tldextract.TLDExtract(suffix_list_urls=())
+    return module
 
 
 def _import_lazily(name: str) -> None:

@@ -171,7 +171,7 @@ def test_a_desktop_that_is_lost_is_not_judged(desk: tuple[Working, ScriptedGuest
         worker.reset(task(evaluator=checker))
         well = guest.answers.get(path)
         guest.answers[path] = (0, "", b"")
-        with pytest.raises(InfrastructureError, match="was not judged|does not answer"):
+        with pytest.raises(InfrastructureError, match=r"was not judged|does not answer"):
             worker.evaluate()
         guest.answers.pop(path)
         if well:
@@ -292,6 +292,20 @@ def test_what_is_not_used_is_not_imported() -> None:
         "from flywheel.envs.server.episodes.osworld_imports import import_desktop_env\n"
         "import_desktop_env()\n"
         "assert not {'librosa', 'skimage', 'cv2', 'fitz', 'pymupdf', 'pandas'} & set(sys.modules)\n"
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+@needs_workers
+def test_comparing_addresses_asks_nobody() -> None:
+    ran = run_as_worker(
+        "import socket\n"
+        "from flywheel.envs.server.episodes.osworld_imports import import_desktop_env\n"
+        "import_desktop_env()\n"
+        "from desktop_env.evaluators.metrics.utils import compare_urls\n"
+        "def asked(*_, **__): raise SystemExit('it asked the network')\n"
+        "socket.getaddrinfo = asked\n"
+        "assert compare_urls('https://www.airbnb.com/a', 'https://airbnb.com.sg/a')\n"
     )
     assert ran.returncode == 0, ran.stderr
 

@@ -109,7 +109,7 @@ def test_a_cell_is_filled_in_calc(worker: Working, cache: Path) -> None:
 
 def test_pages_are_opened_and_looked_at_through_the_browsers_port(worker: Working) -> None:
     need("chrome")
-    page = "file:///usr/share/dict"
+    page = "file:///usr/share/dict/"
     task = task_from_json(
         made(
             config=[
