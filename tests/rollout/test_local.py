@@ -13,7 +13,7 @@ from torch import Tensor
 from flywheel.errors import AgentError
 from flywheel.rollout.agents.base import Completion
 from flywheel.rollout.agents.local import LocalAgent
-from flywheel.rollout.agents.wave import WaveCache, inverse_transform, nucleus
+from flywheel.rollout.agents.wave import WaveCache, inverse_transform, nucleus, widths_alike
 from flywheel.rollout.groups import plan, play
 from flywheel.trainers.model import PolicyModel
 from flywheel.trainers.packing import pack
@@ -144,6 +144,14 @@ def test_sessions_that_begin_together_share_what_they_begin_with(tiny: Tiny) -> 
     assert [[c.completion_ids for c in talk] for talk in alone] == [
         [c.completion_ids for c in talk] for talk in together
     ]
+
+
+def test_a_long_prompt_does_not_pad_the_short_ones() -> None:
+    assert widths_alike([40] * 20) == [slice(0, 20)]
+    assert widths_alike([40] * 20 + [90]) == [slice(0, 20), slice(20, 21)]
+    assert widths_alike([40] * 3 + [90] * 9) == [slice(0, 8), slice(8, 12)]
+    assert widths_alike([40, 45, 49] * 4) == [slice(0, 12)]
+    assert widths_alike([7]) == [slice(0, 1)]
 
 
 def test_forbidden_ids_are_never_sampled(tiny: Tiny) -> None:

@@ -26,7 +26,7 @@ from flywheel.modeling.logits import log_policy
 from flywheel.modeling.positions import rope_positions
 from flywheel.modeling.qwen import embed, hidden_states, use_standard_attention
 from flywheel.rollout.agents.base import Completion
-from flywheel.rollout.agents.wave import WaveCache, inverse_transform, nucleus
+from flywheel.rollout.agents.wave import WaveCache, inverse_transform, nucleus, widths_alike
 from flywheel.types import Observation, PolicyRef, Sampling, Task
 
 
@@ -41,6 +41,15 @@ class _Request:
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     uniforms: np.ndarray = field(default_factory=lambda: np.empty(0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What a session adds to its cache: ids with image tokens expanded (T,), positions (3, T), the position after."""
+
+    ids: np.ndarray
+    positions: np.ndarray
+    after: int
 
 
 class LocalSession:
@@ -180,34 +189,44 @@ class LocalAgent:
         return [self._completion(request, seconds) for request in wave]
 
     def _prefill(self, wave: list[_Request]) -> tuple[WaveCache, Tensor]:
-        """Run the new prompt ids on top of each session's cache; hidden state of each last id, (B, D)."""
+        """Run the new prompt ids on top of each session's cache; hidden state of each last id, (B, D).
+
+        Sorts the wave by width, so that one long prompt does not pad all others.
+        """
         self._prefill_shared([request for request in wave if request.session.length == 0])
-        chat, merge = self.chat, self.chat.processor.image_processor.merge_size
-        features = self._look([request.prompt.image for request in wave if request.prompt.image])
-        rows = []
-        for request in wave:
-            session, grids_of = request.session, [request.prompt.grid] if request.prompt.grid else []
-            ids = chat.expand([*session.unseen, *request.pending], grids_of)
-            positions, after = rope_positions(
-                ids, grids_of, image_id=chat.image_id, merge=merge, start=session.position
-            )
-            rows.append((ids, positions, after))
-        width = max(len(ids) for ids, _, _ in rows)
-        ids_BT = np.full((len(wave), width), self.chat.end_id, np.int64)
-        position_3BT = np.zeros((3, len(wave), width), np.int64)
-        for b, (ids, positions, _) in enumerate(rows):
-            ids_BT[b, : len(ids)] = ids
-            position_3BT[:, b, : len(ids)] = positions
-        lengths = torch.tensor([len(ids) for ids, _, _ in rows])
-        starts = torch.tensor([request.session.length for request in wave])
-        room = int((starts + lengths).max()) + max(request.session.sampling.max_tokens for request in wave)
-        cache = self._load_cache(wave, max(room, int(starts.max()) + width))
-        hidden = self._forward(cache, self._tensor(ids_BT), features, self._tensor(position_3BT), starts)
-        for request, (ids, _, after) in zip(wave, rows, strict=True):
-            request.session.length += len(ids)
-            request.session.position = after
+        rows = [self._row(request) for request in wave]
+        order = sorted(range(len(wave)), key=lambda b: len(rows[b].ids))
+        wave[:], rows = [wave[b] for b in order], [rows[b] for b in order]
+        longest = max(request.session.length for request in wave)
+        answer = max(request.session.sampling.max_tokens for request in wave)
+        cache = self._load_cache(wave, longest + len(rows[-1].ids) + answer)
+        hidden = [self._prefill_rows(cache, wave, rows, part) for part in widths_alike([len(row.ids) for row in rows])]
+        for request, row in zip(wave, rows, strict=True):
+            request.session.length += len(row.ids)
+            request.session.position = row.after
             request.session.unseen = []
-        return cache, hidden[torch.arange(len(wave)), lengths - 1]
+        return cache, torch.cat(hidden)
+
+    def _row(self, request: _Request) -> _Row:
+        session, grids = request.session, [request.prompt.grid] if request.prompt.grid else []
+        ids = self.chat.expand([*session.unseen, *request.pending], grids)
+        merge = self.chat.processor.image_processor.merge_size
+        positions, after = rope_positions(ids, grids, image_id=self.chat.image_id, merge=merge, start=session.position)
+        return _Row(ids, positions, after)
+
+    def _prefill_rows(self, cache: WaveCache, wave: list[_Request], rows: list[_Row], part: slice) -> Tensor:
+        """Some neighbouring rows of a wave, padded to the widest of them; hidden state of each last id."""
+        requests, chosen = wave[part], rows[part]
+        ids_BT = np.full((len(chosen), len(chosen[-1].ids)), self.chat.end_id, np.int64)
+        position_3BT = np.zeros((3, *ids_BT.shape), np.int64)
+        for b, row in enumerate(chosen):
+            ids_BT[b, : len(row.ids)] = row.ids
+            position_3BT[:, b, : len(row.ids)] = row.positions
+        features = self._look([request.prompt.image for request in requests if request.prompt.image])
+        starts = torch.tensor([request.session.length for request in requests])
+        view = WaveCache(cache.keys[:, part], cache.values[:, part])
+        hidden = self._forward(view, self._tensor(ids_BT), features, self._tensor(position_3BT), starts)
+        return hidden[torch.arange(len(chosen)), torch.tensor([len(row.ids) - 1 for row in chosen])]
 
     def _prefill_shared(self, fresh: list[_Request]) -> None:
         """The instructions that begin every conversation, run once for all sessions that begin in this wave.
