@@ -74,6 +74,7 @@ class Accessibility:
             self._kill()
             self._worker = subprocess.Popen(
                 [sys.executable, "-m", f"{__package__}.atspi"],
+                cwd="/",  # not the home folder, where a json.py of an agent would stand in for Python's
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -63,6 +63,12 @@ class Children:
     def __init__(self, is_app: Callable[[int], bool]) -> None:
         self._is_app = is_app
         self._keeper = Keeper()
+        self._waited_for: set[subprocess.Popen[bytes]] = set()
+
+    def close(self) -> None:
+        """Kill those that are being waited for, so that their threads end."""
+        for child in list(self._waited_for):
+            _kill(child)
 
     def launch(self, command: Sequence[str] | str, *, shell: bool = False) -> None:
         """Start and return; raises `OSError` when it cannot be started."""
@@ -97,10 +103,13 @@ class Children:
         streams = {stream: bytearray() for stream in (child.stdout, child.stderr) if stream is not None}
         for stream in streams:
             os.set_blocking(stream.fileno(), False)
-        ended = self._watch(child, streams, seconds)
+        self._waited_for.add(child)
+        try:
+            ended = self._watch(child, streams, seconds)
+        finally:
+            self._waited_for.discard(child)
         if ended == "timed out":
-            with contextlib.suppress(OSError):
-                os.killpg(child.pid, signal.SIGKILL)
+            _kill(child)
             child.wait()
         open_streams = [stream for stream, kept in streams.items() if _drain(stream, kept)]
         if open_streams or child.returncode is None:
@@ -131,6 +140,11 @@ class Children:
                     if not _drain(key.fileobj, key.data):
                         selector.unregister(key.fileobj)
         return "exited"
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(OSError):
+        os.killpg(child.pid, signal.SIGKILL)
 
 
 def _drain(stream: Any, kept: bytearray | None) -> bool:

@@ -41,5 +41,6 @@ class Desktop:
         )
 
     def close(self) -> None:
+        self.children.close()
         self.accessibility.close()
         self.recorder.abandon()

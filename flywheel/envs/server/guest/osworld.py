@@ -261,16 +261,14 @@ class OSWorldRoutes:
             if strokes is not None:
                 self._desktop.hand.play(strokes)
                 return Outcome("", "", 0)
-            if command[0] in ("python", "python3"):
-                command = [sys.executable, *command[1:]]  # the one that has pyautogui
         try:
-            return self._desktop.children.run(command, seconds, shell=shell)
+            return self._desktop.children.run(_with_pyautogui(command), seconds, shell=shell)
         except OSError as error:
             raise RefusedError(str(error), 500) from error
 
     def _launch(self, command: Sequence[str] | str, shell: bool) -> None:
         try:
-            self._desktop.children.launch(command, shell=shell)
+            self._desktop.children.launch(_with_pyautogui(command), shell=shell)
         except OSError as error:
             raise RefusedError(str(error), 500) from error
 
@@ -317,6 +315,13 @@ def _python_code(command: Sequence[str] | str) -> str | None:
     if isinstance(command, str) or len(command) != 3 or command[0] not in _PYTHONS or command[1] != "-c":
         return None
     return command[2]
+
+
+def _with_pyautogui(command: Sequence[str] | str) -> Sequence[str] | str:
+    """`python` is the interpreter that runs this, because tasks and agents expect it to have pyautogui."""
+    if not isinstance(command, str) and command[0] in ("python", "python3"):
+        return [sys.executable, *command[1:]]
+    return command
 
 
 def _seconds_for(command: Sequence[str] | str) -> float:

@@ -14,6 +14,7 @@ from .connection import Connection
 
 _PAGER = 2
 """Source indication of EWMH: the user's own wish, which window managers obey."""
+_CHROME = ("Chromium", "Google Chrome")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,11 @@ class Windows:
     def find(self, name: str, *, strict: bool = False, by_class: bool = False) -> Window | None:
         """The first whose title (or WM_CLASS, "instance.class") contains `name`; `strict` asks for all of it, exactly.
 
-        These are the rules of `wmctrl -a`, `-F` and `-x`.
+        These are the rules of `wmctrl -a`, `-F` and `-x`; a task that asks for Google Chrome is given Chromium.
         """
         for window in self.all():
-            text = ".".join(window.classes) if by_class else window.title
-            if text == name or (not strict and name.lower() in text.lower()):
+            texts = [".".join(window.classes)] if by_class else [window.title, window.title.replace(*_CHROME)]
+            if name in texts or (not strict and any(name.lower() in text.lower() for text in texts)):
                 return window
         return None
 

@@ -95,7 +95,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
     """What `condition` returns as soon as it is truthy."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
@@ -137,7 +137,7 @@ def desktop(home: Path, width: int = WIDTH, height: int = HEIGHT) -> Iterator[De
         desk.start("openbox")
         desk.start("/usr/libexec/at-spi-bus-launcher", "--launch-immediately")
         desk.server = desk.start(PYTHON, "-m", "guest", "--port", str(port), PYTHONPATH=str(SERVERS))
-        until(lambda: _healthy(desk), 20)
+        until(lambda: _healthy(desk))
         until(
             lambda: (
                 "openbox" in subprocess.run(["wmctrl", "-m"], env=env, capture_output=True, text=True).stdout.lower()
@@ -196,6 +196,7 @@ class Witness:
     def __init__(self, desk: Desk) -> None:
         self._log = desk.home / f"witness-{time.monotonic_ns()}.jsonl"
         self.process = desk.start(PYTHON, "-c", WITNESS, self._log)
+        desk.post("/setup/activate_window", {"window_name": "witness"})  # above what other tests left
         until(lambda: self._log.exists() and self.events("shown"))
         time.sleep(0.3)  # the window manager moves it into its frame
         self.x, self.y = (self.events("shown")[-1][each] for each in ("x", "y"))

@@ -34,6 +34,8 @@ def test_commands_answer_as_osworlds_server_does(desk: Desk) -> None:
     assert desk.post("/execute", {"command": "echo 'one word'"}).json()["output"] == "one word\n"
     assert desk.post("/execute", {"command": ["echo", "~/x"]}).json()["output"] == f"{desk.home}/x\n"
     assert desk.execute("import platform; print(platform.system())")["output"] == "Linux\n"
+    (desk.home / "size.py").write_text("import pyautogui; print(pyautogui.size().width)")
+    assert desk.post("/execute", {"command": ["python3", str(desk.home / "size.py")]}).json()["output"] == "1280\n"
     assert desk.execute("print(pyautogui.size())")["output"] == "Size(width=1280, height=800)\n"
 
 
@@ -48,7 +50,7 @@ def test_a_hanging_command_is_killed_with_its_group(desk: Desk, tmp_path: Path) 
     script = f"sleep 300 & echo $! >> {pids}; echo $$ >> {pids}; echo begun; wait"
     told, seconds = _timed(desk, "/execute", {"command": ["sh", "-c", script], "timeout": 1})
     assert (told["status"], told["returncode"], told["output"]) == ("error", 124, "begun\n")
-    assert seconds < 4
+    assert seconds < 20
     until(lambda: not _living(*map(int, pids.read_text().split())))
 
 
@@ -57,17 +59,17 @@ def test_an_answer_does_not_wait_for_those_who_inherit_its_pipes(desk: Desk, tmp
     told, seconds = _timed(
         desk,
         "/execute",
-        {"command": f"(sleep 2; echo late; echo late >&2; touch {done}) & echo at once", "shell": True},
+        {"command": f"(sleep 6; echo late; echo late >&2; touch {done}) & echo at once", "shell": True},
     )
     assert told["output"] == "at once\n"
-    assert seconds < 1.5
-    until(done.exists, 8)  # it was not killed by a broken pipe
+    assert seconds < 5
+    until(done.exists)  # it was not killed by a broken pipe
 
 
 def test_a_command_that_shows_a_window_is_left_running(desk: Desk) -> None:
     told, seconds = _timed(desk, "/execute", {"command": ["xterm", "-T", "left running"]})
     assert told["returncode"] == 0
-    assert seconds < 6
+    assert seconds < 30  # of the 120 that it would be waited for
     assert "left running" in desk.titles()
     desk.post("/setup/close_window", {"window_name": "left running"})
     until(lambda: "left running" not in desk.titles())
@@ -75,9 +77,9 @@ def test_a_command_that_shows_a_window_is_left_running(desk: Desk) -> None:
 
 def test_launch_returns_at_once_and_leaves_no_zombie(desk: Desk) -> None:
     started = time.monotonic()
-    told = desk.post("/setup/launch", {"command": ["sleep", "2.5"]})
-    assert told.text == "sleep 2.5 launched successfully"
-    assert time.monotonic() - started < 2
+    told = desk.post("/setup/launch", {"command": ["sleep", "5"]})
+    assert told.text == "sleep 5 launched successfully"
+    assert time.monotonic() - started < 4
     assert desk.post("/setup/launch", {"command": ["/no/such/app"]}).status_code == 500
     left = children(desk.server.pid)
     assert left
@@ -140,11 +142,10 @@ def test_verification_waits_for_a_window(desk: Desk) -> None:
 
 def test_hanging_commands_do_not_hold_up_screenshots(desk: Desk) -> None:
     with ThreadPoolExecutor(30) as pool:
-        hanging = [pool.submit(desk.post, "/execute", {"command": ["sleep", "9"], "timeout": 2}) for _ in range(30)]
+        hanging = [pool.submit(desk.post, "/execute", {"command": ["sleep", "99"], "timeout": 4}) for _ in range(30)]
         time.sleep(0.5)
-        started = time.monotonic()
         assert desk.get("/screenshot").status_code == 200
-        assert time.monotonic() - started < 1.4
+        assert not any(each.done() for each in hanging)
         assert {each.result().json()["returncode"] for each in hanging} == {124}
 
 

@@ -1,6 +1,7 @@
 """Files, recordings, windows: OSWorld's endpoints around the desktop."""
 
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -90,6 +91,13 @@ def test_windows_are_found_activated_measured_and_closed(desk: Desk) -> None:
     assert first.wait(10) == 0
 
 
+def test_a_task_that_asks_for_chrome_is_given_chromium(desk: Desk) -> None:
+    process = desk.start("xterm", "-T", "News - Chromium")
+    until(lambda: "News - Chromium" in desk.titles())
+    assert desk.post("/setup/activate_window", {"window_name": "Google Chrome"}).status_code == 200
+    end(process)
+
+
 @pytest.mark.desktop
 def test_an_editor_is_opened_and_its_tree_is_read(desk: Desk) -> None:
     note = desk.home / "tree.txt"
@@ -132,4 +140,18 @@ def test_the_accessibility_worker_may_die(desk: Desk) -> None:
 def test_only_loopback_is_listened_on(desk: Desk) -> None:
     process = desk.start(PYTHON, "-m", "guest", "--host", "0.0.0.0", PYTHONPATH=str(SERVERS))
     assert process.wait(10) == 2
+    end(process)
+
+
+@pytest.mark.desktop
+def test_the_text_of_a_terminal_is_read(desk: Desk) -> None:
+    name = next((name for name in ("lxterminal", "xfce4-terminal", "mate-terminal") if shutil.which(name)), None)
+    if name is None:
+        pytest.skip("no terminal that speaks at-spi is installed, e.g. lxterminal; xterm does not")
+    process = desk.start(name, SHELL="/bin/sh")
+    until(lambda: name in desk.get("/v1/window").text)
+    until(lambda: desk.get("/v1/terminal").json()["terminal"])
+    desk.act("type", text="echo $((6 * 7)) words\n")
+    until(lambda: "42 words" in desk.get("/v1/terminal").json()["terminal"])
+    assert desk.get("/terminal").json()["output"] == desk.get("/v1/terminal").json()["terminal"]
     end(process)

@@ -1,16 +1,23 @@
-"""The X server dies and comes back."""
+"""The X server dies and comes back; the guest server is told to go."""
 
+import contextlib
+import threading
+import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.envs.server.guest.desk import desktop, end, missing, until, xvfb
 
 
-def test_a_lost_display_is_said_and_found_again(tmp_path: Path) -> None:
-    reason = missing()
-    if reason:
+@pytest.fixture(autouse=True)
+def _desktops() -> None:
+    if reason := missing():
         pytest.skip(reason)
+
+
+def test_a_lost_display_is_said_and_found_again(tmp_path: Path) -> None:
     with desktop(tmp_path / "home", 640, 480) as desk:
         click = {"type": "click", "x": 5, "y": 6}
         assert desk.get("/screenshot").status_code == 200
@@ -28,3 +35,21 @@ def test_a_lost_display_is_said_and_found_again(tmp_path: Path) -> None:
         assert desk.get("/screenshot").status_code == 200
         assert desk.post("/v1/action", click).status_code == 200
         assert desk.get("/cursor_position").json() == [5, 6]
+
+
+def test_a_server_that_is_told_to_go_does_not_wait_for_children(tmp_path: Path) -> None:
+    with desktop(tmp_path / "home", 640, 480) as desk:
+        begun = tmp_path / "begun"
+
+        def hang() -> None:
+            with contextlib.suppress(httpx.TransportError):  # the server may hang up before it answers
+                desk.post("/execute", {"command": f"touch {begun}; sleep 100", "shell": True})
+
+        waiting = threading.Thread(target=hang)
+        waiting.start()
+        until(begun.exists)
+        started = time.monotonic()
+        desk.server.terminate()
+        desk.server.wait(20)
+        assert time.monotonic() - started < 10
+        waiting.join(10)
