@@ -83,21 +83,20 @@ class EnvPool:
         """
         apps = needed_apps(task)
         began = reached = time.monotonic()
-        patience = 0.0  # first everyone is asked who is free, then one waits at one of them after the other
+        asked = False  # first everyone is asked who is free, then one waits at one of them after the other
         while True:
             fitting, lacking, silent = await self._sort(task, apps)
             if not fitting and not silent:
                 raise SetupError(f"No env server can play task {task.id}: {'; '.join(lacking)}.")
-            if fitting:
-                reached = time.monotonic()
-            if len(fitting) == 1:
-                patience = POLL_SECONDS
-            for server in fitting[:1] if patience else fitting:
+            alone = asked or len(fitting) == 1
+            patience = min(POLL_SECONDS, max(0.0, began + self._wait - time.monotonic())) if alone else 0.0
+            for server in fitting[:1] if alone else fitting:
                 lease = await self._try(server, task, apps, patience)
                 if lease is not None:
                     return lease
-            patience = min(POLL_SECONDS, max(1.0, self._wait - (time.monotonic() - began)))
-            if time.monotonic() - reached > UNREACHABLE_SECONDS:
+            if fitting:
+                asked, reached = True, time.monotonic()
+            elif time.monotonic() - reached > UNREACHABLE_SECONDS:
                 raise InfrastructureError(silent[0])
             if time.monotonic() - began > self._wait:
                 raise InfrastructureError(f"No desktop for task {task.id} became free within {self._wait:g} seconds.")

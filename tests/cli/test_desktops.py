@@ -1,12 +1,13 @@
 """`flywheel desktops serve` and `ls`: what they refuse, and that they start light."""
 
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Flywheel
-from tests.cli.test_app import HEAVY, imported
+from tests.cli.test_app import COMMAND, HEAVY, imported
 from tests.envs.server.serving import Native, serving, tasks
 
 
@@ -63,16 +64,16 @@ def test_servers_that_are_not_there(flywheel: Flywheel) -> None:
     assert "no URL of an env server" in flywheel("desktops", "ls", "--url", "desktops").refusal
 
 
-def test_ls_shows_who_uses_what(flywheel: Flywheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ls_shows_who_uses_what(tmp_path: Path, environment: dict[str, str]) -> None:
     (task,) = tasks()
     with serving(tmp_path / "root", "-n", "2") as served:
         lease = Native(served.url).lease(client="somebody")
         lease.reset(task)
-        shown = flywheel("desktops", "ls", "--url", served.url)
-        assert shown.code == 0
-        (used,) = [line for line in shown.out.splitlines() if lease.id in line]
+        command = [*COMMAND, "desktops", "ls", "--url", served.url]
+        shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        (used,) = [line for line in shown.splitlines() if lease.id in line]
         assert {"leased", "somebody", task.id} <= set(used.split())
-        assert "free" in shown.out
+        assert "free" in shown
 
 
 def test_serving_and_listing_import_nothing_heavy() -> None:

@@ -11,9 +11,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, FastAPI, Header, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
 
 from flywheel.envs.server.bridges import Bridges, is_bridge
-from flywheel.envs.server.guard import TokenGuard
+from flywheel.envs.server.guard import Guard
 from flywheel.envs.server.leases import Lease, Refusal
 from flywheel.envs.server.protocol import (
     VERSION,
@@ -70,7 +71,8 @@ def build_app(make_supervisor: Callable[[], Supervisor], options: AppOptions) ->
         finally:
             await supervisor.close()
 
-    app = FastAPI(
+    app = _GuardedApp(
+        options,
         title="flywheel desktops",
         version=version("flywheel"),
         description="Leases desktops, plays tasks on them and judges them. The bridges are older protocols.",
@@ -82,9 +84,18 @@ def build_app(make_supervisor: Callable[[], Supervisor], options: AppOptions) ->
     app.include_router(native)
     app.include_router(Bridges(options.bridge_ttl, options.bridge_wait).router)
     _answer_errors(app)
-    if options.token:
-        app.add_middleware(TokenGuard, token=options.token)
     return app
+
+
+class _GuardedApp(FastAPI):
+    """The guard stands outside of everything, also of FastAPI's own middleware."""
+
+    def __init__(self, options: AppOptions, **more: Any) -> None:
+        super().__init__(**more)
+        self._options = options
+
+    def build_middleware_stack(self) -> ASGIApp:
+        return Guard(super().build_middleware_stack(), self._options.token, self._options.body_limit)
 
 
 # --- errors ------------------------------------------------------------------------------------------------------

@@ -15,7 +15,13 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
-class ObserveModel(Message):
+class Request(Message):
+    """What a client says; `"5"` is no number."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class ObserveModel(Request):
     """What observations hold."""
 
     image: Codec = Field("png", description="codec of screenshots; `/v1/capabilities` lists those that are sent")
@@ -25,7 +31,7 @@ class ObserveModel(Message):
     terminal: bool = Field(False, description="send what the terminal shows")
 
 
-class LeaseRequest(Message):
+class LeaseRequest(Request):
     """Ask for a desktop."""
 
     ttl_s: float = Field(60, ge=1, le=3600, description="seconds of silence after which the lease expires")
@@ -35,7 +41,7 @@ class LeaseRequest(Message):
     platform: str | None = Field(None, max_length=100, description="platform that is needed")
 
 
-class ResetRequest(Message):
+class ResetRequest(Request):
     """Set up a task."""
 
     task: dict[str, Any] = Field(description="the task: id, instruction, domain, config, evaluator, ...")
@@ -45,7 +51,7 @@ class ResetRequest(Message):
     )
 
 
-class StepRequest(Message):
+class StepRequest(Request):
     """Execute one action."""
 
     index: int = Field(ge=0, description="number of the step, from 0; the last one again gives the stored answer")
@@ -53,7 +59,7 @@ class StepRequest(Message):
     pause_s: float | None = Field(None, ge=0, le=60, description="seconds to let the screen settle; null: its own")
 
 
-class EmptyRequest(Message):
+class EmptyRequest(Request):
     """Nothing needs to be said."""
 
 

@@ -4,7 +4,7 @@ import json
 import random
 import socket
 import string
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -165,20 +165,25 @@ def values(schema: dict[str, Any], document: dict[str, Any]) -> st.SearchStrateg
         return st.one_of(*(values(each, document) for each in schema["anyOf"]), anything)
     if "enum" in schema:
         return st.sampled_from(schema["enum"]) | anything
-    kinds: dict[str, st.SearchStrategy[Any]] = {
-        "integer": st.integers(-2, 3) | st.integers(),
-        "number": st.floats(0, 2) | st.floats(allow_nan=False),
-        "string": st.text(max_size=30),
-        "boolean": st.booleans(),
-        "null": st.none(),
-        "array": st.lists(values(schema.get("items", {}), document), max_size=3),
-        "object": st.fixed_dictionaries(
-            {name: values(each, document) for name, each in schema.get("properties", {}).items()}
-        )
-        if "properties" in schema
-        else st.dictionaries(st.sampled_from(["type", "x", "y", "text", "id", "config"]), anything, max_size=4),
+
+    def items() -> st.SearchStrategy[Any]:
+        return st.lists(values(schema.get("items", {}), document), max_size=3)
+
+    def fields() -> st.SearchStrategy[Any]:
+        if "properties" not in schema:
+            return st.dictionaries(st.sampled_from(["type", "x", "y", "text", "id", "config"]), anything, max_size=4)
+        return st.fixed_dictionaries({name: values(each, document) for name, each in schema["properties"].items()})
+
+    kinds: dict[str, Callable[[], st.SearchStrategy[Any]]] = {
+        "integer": lambda: st.integers(-2, 3) | st.integers(),
+        "number": lambda: st.floats(0, 2) | st.floats(allow_nan=False),
+        "string": lambda: st.text(max_size=30),
+        "boolean": st.booleans,
+        "null": st.none,
+        "array": items,
+        "object": fields,
     }
-    right = kinds.get(schema.get("type", ""), anything)
+    right = kinds.get(schema.get("type", ""), lambda: anything)()
     return st.integers(0, 9).flatmap(lambda n: anything if n == 0 else right)
 
 

@@ -171,16 +171,26 @@ def test_what_a_server_has_not_is_refused_at_once(native: Native) -> None:
 def test_silence_ends_a_lease_and_heartbeats_keep_it(tmp_path: Path) -> None:
     (task,) = tasks()
     with serving(tmp_path, "-n", "2") as served:
-        native = Native(served.url)
-        silent, beating = native.lease(ttl_s=1), native.lease(ttl_s=1)
-        silent.reset(task), beating.reset(task)
-        for _ in range(8):
-            time.sleep(0.3)
-            assert beating.post("heartbeat").status_code == 200
-        status, _, message = error_of(silent.step(0, Wait(0.0)))
-        assert (status, message) == (410, "The lease expired: its client was silent for 1 seconds.")
-        assert beating.step(0, Wait(0.0)).status_code == 200
-        served.wait_for(leases=1, free=1)
+        native, over = Native(served.url), threading.Event()
+        silent, beating = native.lease(ttl_s=4), native.lease(ttl_s=4)
+
+        def beat() -> None:
+            heart = Held(Native(served.url), beating.id, beating.secret)
+            while not over.wait(0.3):
+                heart.post("heartbeat")
+
+        thread = threading.Thread(target=beat)
+        thread.start()
+        try:
+            silent.reset(task), beating.reset(task)
+            served.wait_for(leases=1, free=1)
+            time.sleep(1)
+            status, _, message = error_of(silent.step(0, Wait(0.0)))
+            assert (status, message) == (410, "The lease expired: its client was silent for 4 seconds.")
+            assert beating.step(0, Wait(0.0)).status_code == 200
+        finally:
+            over.set()
+            thread.join()
 
 
 def test_when_full_callers_wait_in_order_or_are_told_and_nobody_is_evicted(tmp_path: Path) -> None:
