@@ -122,10 +122,10 @@ def build(venv: Venv, report: Report) -> bool:
 
 
 def _install(venv: Venv, report: Report, total: int) -> None:
-    """One pip for everything. The closure of desktop-env is pinned whole; the guest's few packages may resolve."""
-    deps = () if venv.system_packages else ("--no-deps",)
+    """Both closures are pinned whole. What Debian has of the guest's packages is too old to be taken for installed."""
+    ignore = ("--ignore-installed",) if venv.system_packages else ()
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(venv.bin_python), "install"]
-    command = [*pip, "--progress-bar", "off", *deps, "-r", str(venv.requirements)]
+    command = [*pip, "--progress-bar", "off", "--no-deps", *ignore, "-r", str(venv.requirements)]
     done, tail = 0, ""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
