@@ -11,13 +11,11 @@ import dagster as dg
 from flywheel.assets import show
 from flywheel.assets.alignment import BASE, demonstrations, sft_checkpoint
 from flywheel.assets.history import SFT
-from flywheel.assets.measuring import evaluate
+from flywheel.assets.measuring import evaluation_of
 from flywheel.assets.partitions import IN_ORDER, ITERATIONS, iteration_of
 from flywheel.assets.policies import trained_policy
-from flywheel.assets.tasks import tasks
 from flywheel.resources.jobs import Jobs
 from flywheel.seeds import derive_seed
-from flywheel.store.store import TrajectoryStore
 from flywheel.types import PolicyRef
 from flywheel.workspace import Workspace
 
@@ -59,20 +57,6 @@ def _start(workspace: Workspace, iteration: int) -> tuple[PolicyRef, int]:
     return trained_policy(workspace, SFT, "sft_checkpoint"), knobs.steps * iteration
 
 
-@dg.asset(
-    group_name="control",
-    partitions_def=ITERATIONS,
-    backfill_policy=IN_ORDER,
-    deps=[control_checkpoint, tasks],
-    kinds={"python"},
+control_eval_report = evaluation_of(
+    control_checkpoint, control_version, name="control_eval_report", description="Held-out success of the control."
 )
-def control_eval_report(
-    context: dg.AssetExecutionContext,
-    workspace: dg.ResourceParam[Workspace],
-    jobs: dg.ResourceParam[Jobs],
-    store: dg.ResourceParam[TrajectoryStore],
-) -> dg.MaterializeResult:
-    """Held-out success of the control."""
-    partition = context.partition_key
-    trained = trained_policy(workspace, control_version(partition), f"control_checkpoint[{partition}]")
-    return dg.MaterializeResult(metadata=evaluate(context, workspace, jobs, store, trained))

@@ -6,14 +6,13 @@ import dagster as dg
 
 from flywheel.assets import show
 from flywheel.assets.iterations import checkpoint
-from flywheel.assets.measuring import evaluate
+from flywheel.assets.measuring import evaluation_of
 from flywheel.assets.partitions import IN_ORDER, ITERATIONS, iteration_of
 from flywheel.assets.policies import trained_policy
 from flywheel.assets.tasks import tasks
 from flywheel.jobs.tasks import task_file
 from flywheel.resources.jobs import Jobs
 from flywheel.seeds import derive_seed
-from flywheel.store.store import TrajectoryStore
 from flywheel.workspace import Workspace
 
 
@@ -47,20 +46,6 @@ def grpo_checkpoint(
     return show.checkpoint(jobs.run(context, "grpo", version, args))
 
 
-@dg.asset(
-    group_name="policy_gradient",
-    partitions_def=ITERATIONS,
-    backfill_policy=IN_ORDER,
-    deps=[grpo_checkpoint, tasks],
-    kinds={"python"},
+grpo_eval_report = evaluation_of(
+    grpo_checkpoint, grpo_version, name="grpo_eval_report", description="Held-out success after policy gradient."
 )
-def grpo_eval_report(
-    context: dg.AssetExecutionContext,
-    workspace: dg.ResourceParam[Workspace],
-    jobs: dg.ResourceParam[Jobs],
-    store: dg.ResourceParam[TrajectoryStore],
-) -> dg.MaterializeResult:
-    """Held-out success after policy gradient."""
-    partition = context.partition_key
-    trained = trained_policy(workspace, grpo_version(partition), f"grpo_checkpoint[{partition}]")
-    return dg.MaterializeResult(metadata=evaluate(context, workspace, jobs, store, trained))

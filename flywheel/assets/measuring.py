@@ -1,11 +1,15 @@
 """Evaluation of one policy, shared by all assets that are evaluation reports."""
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 import dagster as dg
 
 from flywheel.assets import show
+from flywheel.assets.partitions import IN_ORDER, ITERATIONS
+from flywheel.assets.policies import trained_policy
+from flywheel.assets.tasks import tasks
 from flywheel.jobs.tasks import task_file
 from flywheel.resources.jobs import Jobs
 from flywheel.seeds import derive_seed
@@ -46,3 +50,36 @@ def evaluate(
         **show.sql(partition),
         **show.stage(run),
     }
+
+
+def evaluation_of(
+    trained: dg.AssetsDefinition, version: Callable[[str], str], *, name: str, description: str
+) -> dg.AssetsDefinition:
+    """The evaluation report, by iteration, of an asset that trains a policy.
+
+    Args:
+        trained: partitioned by iteration; the report joins its group.
+        version: name of the policy that a partition of `trained` makes.
+    """
+
+    @dg.asset(
+        name=name,
+        description=description,
+        group_name=trained.group_names_by_key[trained.key],
+        partitions_def=ITERATIONS,
+        backfill_policy=IN_ORDER,
+        deps=[trained, tasks],
+        kinds={"python"},
+    )
+    def report(
+        context: dg.AssetExecutionContext,
+        workspace: dg.ResourceParam[Workspace],
+        jobs: dg.ResourceParam[Jobs],
+        store: dg.ResourceParam[TrajectoryStore],
+    ) -> dg.MaterializeResult:
+        partition = context.partition_key
+        made_by = f"{trained.key.to_user_string()}[{partition}]"
+        policy = trained_policy(workspace, version(partition), made_by)
+        return dg.MaterializeResult(metadata=evaluate(context, workspace, jobs, store, policy))
+
+    return report
