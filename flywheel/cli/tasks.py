@@ -36,6 +36,9 @@ def generate(context: typer.Context, profile: Profile = EMBEDDED, settings: Sett
 def import_(
     path: Annotated[Path, typer.Argument(help="OSWorld's folder, a tasks parquet, or a folder of task files.")],
     json_path: JsonPath = None,
+    fetch: Annotated[
+        bool, typer.Option("--fetch", help="First download what tasks need that could run here otherwise.")
+    ] = False,
     profile: Profile = EMBEDDED,
     settings: Settings = None,
 ) -> None:
@@ -48,6 +51,9 @@ def import_(
     source = path.expanduser().absolute()
     config = configure(profile, settings, f"tasks.source={source}")
     entries = survey(source, this_machine())
+    if fetch:
+        _fetch(entries)
+        entries = survey(source, this_machine())
     write_json(json_path, [entry.to_json() for entry in entries])
     for entry in entries:
         if entry.cause == "malformed":
@@ -60,6 +66,21 @@ def import_(
     built = write_imported(workspace, entries)
     built.pop("by_family")
     show_facts({**built, "folder": workspace.tasks_dir, "used_with": f"--set tasks.source={source}"})
+
+
+def _fetch(entries: "Sequence[Entry]") -> None:
+    """Into the offline cache; what could not be had is said, and the tasks that need it stay refused."""
+    from flywheel.cli.progress import bar
+    from flywheel.datasets.fetch import fetch
+    from flywheel.jobs.launcher import Advance
+    from flywheel.jobs.tasks import this_machine
+
+    with bar() as shown:
+        shown.begin("downloads")
+        wanted = [entry.task for entry in entries if entry.task and entry.cause == "file"]
+        cache = this_machine().cache
+        for problem in fetch(wanted, cache, lambda done, total: shown.advance(Advance(done, total, "files"))):
+            shown.say(problem)
 
 
 def _show(entries: "Sequence[Entry]") -> None:

@@ -1,10 +1,14 @@
 """`flywheel tasks import`."""
 
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Flywheel
-from tests.datasets.test_osworld import made
+from tests.datasets.test_osworld import made, step
 
 
 def test_import_lists_everything_and_keeps_what_can_run(flywheel: Flywheel, tmp_path: Path) -> None:
@@ -38,3 +42,40 @@ def test_what_cannot_be_imported_is_one_sentence(flywheel: Flywheel, tmp_path: P
     assert (ran.code, "no tasks were written" in ran.err) == (0, True)
     refusal = flywheel("tasks", *home, "--set", f"tasks.source={tmp_path}").refusal
     assert "None of the 1 tasks" in refusal
+
+
+def test_downloads_are_fetched_once_and_then_there(
+    flywheel: Flywheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLYWHEEL_DESKTOPS", str(tmp_path / "desktops"))
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            there = self.path == "/a.txt" and asked.count(self.path) > 1  # the first try meets a busy server
+            self.send_response(200 if there else 404 if self.path == "/gone.txt" else 503)
+            self.end_headers()
+            self.wfile.write(b"whole" if there else b"")
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    pack = tmp_path / "pack"
+    pack.mkdir()
+    for name in ("a", "gone"):
+        files = [{"url": f"{url}/{name}.txt", "path": f"/home/user/{name}.txt"}]
+        (pack / f"{name}.json").write_text(json.dumps(made(id=name, config=[step("download", files=files)])))
+    home = ("--set", f"home={tmp_path}")
+    ran = flywheel("tasks", "import", pack, "--fetch", "--json", tmp_path / "out.json", *home)
+    server.shutdown()
+    server.server_close()
+    assert ran.code == 0, ran.err
+    assert f"{url}/gone.txt could not be downloaded" in ran.err
+    listed = {entry["id"]: entry["runnable"] for entry in json.loads((tmp_path / "out.json").read_text())}
+    assert listed == {"a": True, "gone": False}
+    (file,) = tmp_path.glob("desktops/cache/*/*")
+    assert (file.parent.name, file.read_bytes()) == ("a", b"whole")
+    assert sorted(asked) == ["/a.txt", "/a.txt", "/gone.txt"]
