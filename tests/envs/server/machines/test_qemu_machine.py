@@ -50,6 +50,15 @@ def test_every_printable_character_arrives_as_typed(machine: QemuMachine) -> Non
     assert _wait_for(machine, "~") == _PRINTABLE
 
 
+def test_a_fast_typist_waits_for_a_slow_guest(tmp_path: Path) -> None:
+    """Without a pause between characters; the emulated keyboard holds three."""
+    machine = QemuMachine(boot_sector_options(tmp_path, key_interval_s=0.0, revert="overlay"), tmp_path / "session")
+    machine.start()
+    machine.console.perform(Type(_PRINTABLE * 3 + "\n"))
+    assert _wait_for(machine, "\n") == _PRINTABLE * 3 + "\n"
+    machine.stop()
+
+
 def test_characters_and_keys_that_are_not_on_the_keyboard_are_refused_before_anything_is_typed(
     machine: QemuMachine,
 ) -> None:

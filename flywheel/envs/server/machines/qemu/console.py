@@ -1,5 +1,6 @@
 """Hands and eyes of a guest that has no server: keys, pointer and pictures of the screen through QEMU's monitor."""
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from flywheel.types import Action, Click, Drag, Key, Move, Scroll, Size, Type, W
 _AXIS = 32767  # QEMU's absolute axes run from 0 to this
 _HOLD_S = 0.03  # between down and up of a chord or a button; a guest polls a USB tablet every 8 ms
 _DOUBLE_S = 0.05
+_TAKEN_S = 10.0
 
 
 class Console:
@@ -23,8 +25,8 @@ class Console:
     Args:
         qmp: the guest's monitor.
         folder: where a picture is put down for a moment; not in the guest's reach.
-        key_interval: seconds between typed characters. The emulated keyboard holds 16 bytes, 2 to 4 keys, and forgets
-            what is more: a guest that is busy for longer than a few intervals loses characters.
+        key_interval: seconds between typed characters, at least. The emulated keyboard holds 16 bytes, 2 to 4 keys, and
+            forgets what is more, so the next key waits until its controller shows that the guest has taken the last.
         pointer: whether the machine has a tablet.
     """
 
@@ -94,7 +96,17 @@ class Console:
     def _chord(self, codes: list[str], hold: float) -> None:
         self._send([_key(code, True) for code in codes])
         time.sleep(hold)
+        self._wait_until_taken()
         self._send([_key(code, False) for code in reversed(codes)])
+        self._wait_until_taken()
+
+    def _wait_until_taken(self) -> None:
+        """Bit 0 of the keyboard controller's status (port 0x64): there is a byte that the guest has not read."""
+        deadline = time.monotonic() + _TAKEN_S
+        while (status := re.search(r"= 0x(\w+)", self._qmp.human("i /1xb 0x64"))) and int(status.group(1), 16) & 1:
+            if time.monotonic() > deadline:
+                raise ActionError(f"The guest has taken no key for {_TAKEN_S:.0f} s, so the rest was not pressed.")
+            time.sleep(0.002)
 
     def _move(self, x: int, y: int) -> None:
         width, height = self._screen_size()

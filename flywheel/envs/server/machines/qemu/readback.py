@@ -16,7 +16,8 @@ from flywheel.errors import ActionError, ConfigError, InfrastructureError
 from flywheel.types import Action
 
 LIMIT = 1_000_000  # bytes of one file
-_TIMEOUT_S = 30.0
+_ATTEMPTS = 3
+_PATIENCE_S = 20.0  # for each
 
 # What finds the stick, whenever the guest has seen it, and starts the script on it.
 _TYPED = {
@@ -29,6 +30,7 @@ _TYPED = {
     "linux": (
         "sendkey ctrl-alt-f2",
         "wait 0.5",
+        "sendkey ctrl-c",
         "typeline until mount $(findfs LABEL=FLYWHEEL) /mnt; do sleep 0.3; done; . /mnt/FETCH.SH; umount /mnt",
     ),
 }
@@ -46,19 +48,29 @@ def read_back(machine: QemuMachine, options: QemuOptions, path: str) -> bytes | 
         machine.exchange.insert({"FETCH.BAT": _batch(path, name, done).encode()})
     else:
         machine.exchange.insert({"FETCH.SH": _shell(path, name, done).encode()})
-    for action in _actions(options):
-        try:
-            machine.console.perform(action)
-        except ActionError as error:
-            raise InfrastructureError(f"{path} cannot be read back. {error}") from error
-    deadline = time.monotonic() + _TIMEOUT_S
-    while done not in machine.exchange.names():
-        if time.monotonic() > deadline:
-            raise InfrastructureError(f"The guest did not copy {path} to the exchange stick in {_TIMEOUT_S:.0f} s.")
-        time.sleep(0.1)
+    actions = _actions(options)
+    for _ in range(_ATTEMPTS):  # what was on the screen may have swallowed the first
+        if _collected(machine, actions, done):
+            break
+    else:
+        raise InfrastructureError(f"{path} did not come back from the guest: the typed command had no effect.")
     data = machine.exchange.read(name) if name in machine.exchange.names() else None
     machine.exchange.eject()
     return data
+
+
+def _collected(machine: QemuMachine, actions: list[Action], done: str) -> bool:
+    try:
+        for action in actions:
+            machine.console.perform(action)
+    except ActionError as error:
+        raise InfrastructureError(f"Nothing can be read back from the guest. {error}") from error
+    deadline = time.monotonic() + _PATIENCE_S
+    while done not in machine.exchange.names():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
 
 
 def _actions(options: QemuOptions) -> list[Action]:
