@@ -7,7 +7,7 @@ import string
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 import pytest
@@ -230,7 +230,7 @@ def test_nothing_that_the_document_describes_breaks_the_server(
     native, lease, document = fuzzed
     method, path, operation = data.draw(st.sampled_from(operations(document)), label="operation")
     name = data.draw(st.sampled_from([lease.id, f"{lease.id}.{lease.secret}"]) | st.text(string.printable, max_size=9))
-    where = path.replace("{lease}", name).replace("{session}", name)
+    where = path.replace("{lease}", quote(name, safe="")).replace("{session}", quote(name, safe=""))
     if (method, path) == ("DELETE", "/v1/leases/{lease}") or path.endswith("/close"):
         where = where.replace(lease.id, "0" * 16)  # it is to live on
     body = None
@@ -243,14 +243,26 @@ def test_nothing_that_the_document_describes_breaks_the_server(
     text = json.dumps(body)
     if data.draw(st.integers(0, 4)) == 0:
         text = text[: random.Random(len(text)).randrange(len(text) + 1)]
-    answer = native.http.request(
-        method, httpx.URL(native.http.base_url, path="/" + where.lstrip("/")), content=text,
-        headers={**JSON, "X-Lease-Secret": secret},
-    )  # fmt: skip
-    assert answer.status_code < 500 or answer.status_code == 503, (answer.status_code, answer.text)
+    headers = {**JSON, "X-Lease-Secret": secret}
+    answer = native.http.request(method, where, content=text, headers=headers)
+    failed = 503 if path.startswith("/v1") else 500  # the bridges' failures are 500 by their own protocols
+    assert answer.status_code < 500 or answer.status_code == failed, (answer.status_code, answer.text)
+    assert "bug" not in answer.text
     if answer.status_code >= 400:
         error = answer.json()["error"]
         assert isinstance(error, str) or set(error) == {"kind", "message"}
     else:
+        _give_back(native, answer)
         allowed = {int(status) for status in operation["responses"] if status.isdecimal()}
         assert answer.status_code in allowed
+
+
+def _give_back(native: Native, answer: httpx.Response) -> None:
+    """A desktop that was handed out by chance, so that the next request for one need not wait."""
+    told = answer.json() if answer.headers.get("content-type") == "application/json" else None
+    if isinstance(told, dict) and "secret" in told:
+        Held(native, told["lease"], told["secret"]).release()
+    elif isinstance(told, dict) and "session_id" in told:
+        native.http.post(f"/envs/{told['session_id']}/close")
+    elif isinstance(told, dict) and told.get("episode_id") and "screenshot_base64" in told:
+        native.http.post("/close", json={"episode_id": told["episode_id"]})
