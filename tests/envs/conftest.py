@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from flywheel.envs.server.places import guest_python, server_python
 from tests.envs.server.machines.qemu_guests import console_guest
 from tests.envs.server.serving import Served, serving
 
@@ -23,4 +24,15 @@ def served_console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]
     arguments = ("--backend", "qemu", "--episode", "console", "--options", options)
     with serving(tmp_path_factory.mktemp("machines"), *arguments, ready=False) as running:
         running.wait_for(300, free=1)
+        yield running
+
+
+@pytest.fixture(scope="session")
+def served_xvfb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A sandboxed X desktop with OSWorld's evaluators, behind HTTP."""
+    root = tmp_path_factory.mktemp("xvfb")
+    for venv in (server_python().parents[1], guest_python().parents[1]):
+        (root / venv.name).symlink_to(venv)
+    with serving(root, "--backend", "xvfb", "--screen", "640x400", ready=False) as running:
+        running.wait_for(120, free=1)
         yield running

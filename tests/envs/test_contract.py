@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from flywheel.datasets.task_files import task_from_json
 from flywheel.envs.base import Env
 from flywheel.envs.pool import remote_env
 from flywheel.envs.simulated.desktop import SimulatedDesktop
@@ -16,7 +17,9 @@ from flywheel.envs.simulated.env import SimulatedEnv
 from flywheel.envs.simulated.oracle import plan
 from flywheel.envs.simulated.tasks import generate_tasks
 from flywheel.errors import EnvError, EvaluatorError, InfrastructureError, SetupError
-from flywheel.types import Action, Click, Done, Size, Task, Type, Wait
+from flywheel.types import Action, Click, Code, Done, Size, Task, Type, Wait
+from tests.datasets.test_osworld import made
+from tests.envs.server.episodes.working import needs_desktops
 from tests.envs.server.machines.qemu_guests import needs_qemu
 from tests.envs.server.serving import Served
 
@@ -70,13 +73,29 @@ def _console_over_http(request: pytest.FixtureRequest) -> Backend:
     )
 
 
+def _osworld_over_http(request: pytest.FixtureRequest) -> Backend:
+    served: Served = request.getfixturevalue("served_xvfb")
+    infeasible = made(id="fly", instruction="Fly.", evaluator={"func": "infeasible"})
+    return Backend(
+        open=lambda: remote_env(served.url),
+        task=task_from_json(made()),
+        solution=[Code("mkdir ~/Desktop/work", "bash"), Done()],
+        infeasible=task_from_json(infeasible),
+        refused=Task("elsewhere", "Rename it", "os", platform="windows"),
+    )
+
+
 BACKENDS: dict[str, Callable[[pytest.FixtureRequest], Backend]] = {
     "simulated": lambda _: _simulated(lambda: SimulatedEnv(SCREEN)),
     "simulated-free": lambda _: _simulated(lambda: SimulatedEnv(SCREEN, "free"), "free"),
     "simulated-http": _over_http,
     "qemu-http": _console_over_http,
+    "xvfb-http": _osworld_over_http,
 }
-MARKS: dict[str, tuple[pytest.MarkDecorator, ...]] = {"qemu-http": (needs_qemu, pytest.mark.desktop)}
+MARKS: dict[str, tuple[pytest.MarkDecorator, ...]] = {
+    "qemu-http": (needs_qemu, pytest.mark.desktop),
+    "xvfb-http": (needs_desktops,),
+}
 
 
 @pytest.fixture(params=[pytest.param(name, marks=MARKS.get(name, ())) for name in BACKENDS])
