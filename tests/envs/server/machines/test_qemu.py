@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -15,10 +16,12 @@ from flywheel.actions.keys import QEMU_NAMES, chord
 from flywheel.envs.server.machines.qemu.accelerator import accelerator, kvm_problem
 from flywheel.envs.server.machines.qemu.agent import GuestAgent
 from flywheel.envs.server.machines.qemu.command import command
+from flywheel.envs.server.machines.qemu.console import Console
 from flywheel.envs.server.machines.qemu.keymap import chord_codes, text_codes
 from flywheel.envs.server.machines.qemu.options import QemuOptions
 from flywheel.envs.server.machines.qemu.qmp import Qmp, QmpError
 from flywheel.errors import ActionError, ConfigError, InfrastructureError
+from flywheel.types import Size, Type
 
 
 def test_chords_press_modifiers_first_and_bring_shift_where_a_character_needs_it() -> None:
@@ -172,6 +175,45 @@ def test_a_monitor_that_says_nothing_is_given_up() -> None:
     with pytest.raises(InfrastructureError, match="did not answer in time"):
         qmp.execute("query-status", timeout=0.2)
     qmp.close()
+
+
+class _Keyboard:
+    """A monitor whose guest takes each key only when it was asked for `looks` times."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks, self.waiting = looks, 0
+        self.pressed, self.overrun = list[str](), False
+
+    def execute(self, _command: str, arguments: dict[str, Any]) -> None:
+        self.overrun |= self.waiting > 0
+        self.waiting = self.looks
+        self.pressed += [e["data"]["key"]["data"] for e in arguments["events"] if e["data"]["down"]]
+
+    def human(self, line: str) -> str:
+        assert line == "i /1xb 0x64"
+        self.waiting -= 1
+        return f"portb[0x0064] = 0x1{'d' if self.waiting > 0 else 'c'}\n"
+
+
+def _console(keyboard: _Keyboard, monkeypatch: pytest.MonkeyPatch) -> Console:
+    console = Console(cast(Qmp, keyboard), Path(), 0.0, pointer=False)
+    monkeypatch.setattr(console, "_size", Size(640, 480))
+    return console
+
+
+def test_each_key_waits_until_the_guest_has_taken_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    keyboard = _Keyboard(looks=5)
+    _console(keyboard, monkeypatch).perform(Type("aB"))
+    assert keyboard.pressed == ["a", "shift", "b"]
+    assert not keyboard.overrun
+
+
+def test_a_guest_that_takes_no_keys_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flywheel.envs.server.machines.qemu.console._TAKEN_S", 0.05)
+    keyboard = _Keyboard(looks=10**9)
+    with pytest.raises(ActionError, match="taken no key"):
+        _console(keyboard, monkeypatch).perform(Type("ab"))
+    assert keyboard.pressed == ["a"]
 
 
 @pytest.mark.skipif(shutil.which("qemu-ga") is None, reason="needs the Debian package qemu-guest-agent")
