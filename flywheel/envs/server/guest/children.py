@@ -122,24 +122,36 @@ class Children:
     def _watch(self, child: subprocess.Popen[bytes], streams: dict[Any, bytearray], seconds: float) -> str:
         """Read until the child "exited", "timed out", or turned out to be an "app"."""
         started = time.monotonic()
-        shown_at, looked_at = 0.0, started
-        with selectors.DefaultSelector() as selector:
+        shown_at, look_at = 0.0, started + 0.2
+        with contextlib.ExitStack() as stack:
+            selector = stack.enter_context(selectors.DefaultSelector())
             for stream, kept in streams.items():
                 selector.register(stream, selectors.EVENT_READ, kept)
+            tick = 0.1 if _watch_exit(child, selector, stack) else 0.02
             while child.poll() is None:
                 now = time.monotonic()
                 if now - started > seconds:
                     return "timed out"
-                if now - looked_at > 0.2:
-                    looked_at = now
+                if now >= look_at:
+                    look_at = now + min(1.0, max(0.2, (now - started) / 5))  # rarer for those that compute for long
                     shown_at = (shown_at or now) if self._is_app(child.pid) else 0.0
                     if shown_at and now - shown_at > APP_GRACE:
                         return "app"
-                # Without open pipes `select` only waits; 20 ms is what noticing an exit may cost.
-                for key, _ in selector.select(min(0.02, 0.002 + (now - started) / 10)):
-                    if not _drain(key.fileobj, key.data):
+                for key, _ in selector.select(tick):
+                    if key.data is not None and not _drain(key.fileobj, key.data):
                         selector.unregister(key.fileobj)
         return "exited"
+
+
+def _watch_exit(child: subprocess.Popen[bytes], selector: selectors.BaseSelector, stack: contextlib.ExitStack) -> bool:
+    """Wake the selector when the child ends; False where the kernel cannot, and it has to be looked at often."""
+    try:
+        descriptor = os.pidfd_open(child.pid)
+    except OSError:
+        return False
+    stack.callback(os.close, descriptor)
+    selector.register(descriptor, selectors.EVENT_READ, None)
+    return True
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:

@@ -26,8 +26,9 @@ _FIRST = 9
 """Keycode 8 is evdev's 0, which toolkits take for no key at all."""
 _MEDIA = range(0x1008FE00, 0x10090000)
 """Keysyms of media keys. Their keycodes are lent as well."""
-_BROWSER = {121, 122, 123, 136, 146, 163, 166, 167, 171, 172, 173, 174, 180, 181, *range(191, 203), 225, 232, 233}
-"""Except those that Chromium acts on by their number, whatever they mean: volume, back, home, reload, F13 to F24."""
+_BROWSER = {121, 122, 123, 124, *range(136, 147), 150, 151, 163, 164, 166, 167, *range(171, 175), 180, 181}
+_BROWSER |= {*range(191, 203), 225, 232, 233, 237, 238}
+"""Except those that Chromium acts on by their number, whatever they mean: volume, copy, back, home, reload, F13..."""
 
 
 class Keyboard:
