@@ -18,7 +18,6 @@ import contextlib
 import json
 import os
 import resource
-import secrets
 import selectors
 import shutil
 import socket
@@ -56,7 +55,7 @@ def make_home() -> None:
     for name in FOLDERS:
         (HOME / name).mkdir(exist_ok=True)
     # python-xlib prints a warning to standard output without a cookie, which breaks the getters that read it.
-    cookie = secrets.token_bytes(16)
+    cookie = os.urandom(16)
     fields = (socket.gethostname().encode(), b"0", b"MIT-MAGIC-COOKIE-1", cookie)
     family_local = struct.pack(">H", 256)
     entry = family_local + b"".join(struct.pack(">H", len(field)) + field for field in fields)
@@ -98,7 +97,7 @@ class Desktop:
                 raise BootError(end)
             if time.monotonic() > deadline:
                 raise BootError(f"{what} did not come up in time")
-            time.sleep(0.004)
+            time.sleep(0.008)
 
 
 def bring_up(desktop: Desktop, screen: str, deadline: float) -> None:

@@ -110,7 +110,7 @@ class Box:
         words += ["unshare", "--user", "--map-root-user", "--", "/bin/sh", "-c", _NO_MOUNTS, "sh"]
         words += ["bwrap", "--info-fd", str(info_fd), "--args", str(arguments_fd), "--"]
         python = "/opt/flywheel/python/bin/python" if self.sources.venv else str(self.options.guest_python)
-        return [*words, python, "-I", "/opt/flywheel/boot.py", boot]
+        return [*words, python, "-I", "-S", "/opt/flywheel/boot.py", boot]
 
     def arguments(self) -> bytes:
         """bubblewrap's, each ended by a zero byte. Apart from the command line, which `ps` shows inside."""
