@@ -30,7 +30,7 @@ def setup() -> None:
 @desktops.command()
 def serve(
     backend: Annotated[
-        Literal["simulated", "xvfb", "qemu", "stock"], typer.Option(help="Kind of desktops.")
+        Literal["simulated", "xvfb", "qemu", "remote", "gateway", "stock"], typer.Option(help="Kind of desktops.")
     ] = "simulated",
     count: Annotated[int, typer.Option("--desktops", "-n", min=1, max=1000, help="How many are kept warm.")] = 1,
     host: Annotated[str, typer.Option(help="Address to listen on; beyond this machine a token is required.")] = (

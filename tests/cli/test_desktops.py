@@ -25,7 +25,7 @@ def test_others_are_let_in_only_with_a_token(flywheel: Flywheel, host: str) -> N
     )
 
 
-@pytest.mark.parametrize("backend", ["xvfb", "qemu", "stock"])
+@pytest.mark.parametrize("backend", ["xvfb", "qemu", "remote", "gateway", "stock"])
 def test_real_desktops_need_their_own_environment(flywheel: Flywheel, backend: str) -> None:
     said = flywheel("desktops", "serve", "--backend", backend).refusal
     assert said.endswith("is not there; run `flywheel desktops setup`.")

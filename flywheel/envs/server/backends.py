@@ -43,5 +43,7 @@ BACKENDS: dict[str, Backend] = {
     "simulated": Backend("simulated"),
     "xvfb": Backend("osworld", "xvfb", "flywheel.envs.server.machines.xvfb.reap:reap"),
     "qemu": Backend("osworld", "qemu", "flywheel.envs.server.machines.qemu.reap:reap"),
+    "remote": Backend("osworld", "remote"),
+    "gateway": Backend("osworld", "gateway"),
     "stock": Backend("osworld", "stock"),
 }

@@ -49,12 +49,13 @@ class Deadlines:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """How the workers of a server are started."""
+    """How the workers of a server are started; they see the server's environment but for `hidden`."""
 
     backend: Backend
     python: Path
     options: Mapping[str, Any] = field(default_factory=dict)
     deadlines: Deadlines = field(default_factory=Deadlines)
+    hidden: frozenset[str] = frozenset()
 
 
 class Desktop:
@@ -122,13 +123,14 @@ class Desktop:
         command = [str(self.spec.python), "-m", "flywheel.envs.server.worker", "--episode", backend.episode]
         command += ["--machine", backend.machine, "--options", json.dumps(options)]
         command += ["--fd", str(theirs.fileno()), "--parent", str(os.getpid())]
+        seen = {name: value for name, value in os.environ.items() if name not in self.spec.hidden}
         log = self._folder.log(self.number)
         with log.open("ab") as output:
             if output.tell() > MAX_LOG_BYTES:
                 output.truncate(0)
             return subprocess.Popen(
                 command,
-                env={**os.environ, "PYTHONPATH": _python_path(), "PYTHONUNBUFFERED": "1"},
+                env={**seen, "PYTHONPATH": _python_path(), "PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

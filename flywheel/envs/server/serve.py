@@ -48,7 +48,8 @@ def serve(options: ServeOptions, announce: Callable[[str], None]) -> None:
     """
     check_exposed(options.host, options.app.token, options.token_variable)
     backend = replace(BACKENDS[options.backend], episode=options.episode or BACKENDS[options.backend].episode)
-    spec = WorkerSpec(backend, backend.python(), options.machine, options.deadlines)
+    hidden = frozenset({options.token_variable})
+    spec = WorkerSpec(backend, backend.python(), options.machine, options.deadlines, hidden)
     listening = _bind(options.host, options.port)
     for name in reap_leftovers(options.root):
         announce(f"Cleaned up after the killed server {name}.")

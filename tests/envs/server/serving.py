@@ -75,7 +75,7 @@ def serving(root: Path, *arguments: str, token: str | None = None, ready: bool =
             served.wait_for(free=served.get("/v1/health")["desktops"])
         yield served
     finally:
-        process.terminate()
+        process.send_signal(signal.SIGINT)  # a live lease would hold up SIGTERM
         try:
             process.wait(20)
         except subprocess.TimeoutExpired:

@@ -51,6 +51,13 @@ def test_with_the_token_everything_is(guarded: Served) -> None:
     assert httpx.get(f"{url}/health").json()["status"] == "ok", "as the password in the URL of a bridge's client"
 
 
+def test_workers_never_see_the_token(guarded: Served) -> None:
+    answer = httpx.get(f"{guarded.url}/v1/desktops", headers={"Authorization": "Bearer s3cret"})
+    for each in answer.json():
+        assert b"s3cret" not in Path(f"/proc/{each['pid']}/environ").read_bytes()
+        assert b"s3cret" not in Path(f"/proc/{each['pid']}/cmdline").read_bytes()
+
+
 # --- bodies -------------------------------------------------------------------------------------------------------
 
 
