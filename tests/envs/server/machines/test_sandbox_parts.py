@@ -4,14 +4,17 @@ import fcntl
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flywheel.envs.server.machines.xvfb import cgroups
 from flywheel.envs.server.machines.xvfb.apps import APPS, canonical, installed_apps
+from flywheel.envs.server.machines.xvfb.options import XvfbOptions
 from flywheel.envs.server.machines.xvfb.session import Session, abandoned
 from flywheel.envs.server.machines.xvfb.shims import write_shims
 from flywheel.envs.server.machines.xvfb.uids import UIDS, claim_uid, try_claim
+from flywheel.errors import ConfigError
 
 
 def v2_tree(top: Path, handed_down: str) -> Path:
@@ -153,6 +156,33 @@ def test_sudo_reads_the_password_and_runs_the_command(shims: Path, arguments: li
     said = subprocess.run([shims / "sudo", *arguments], input="password\nrest\n", capture_output=True, text=True)
     assert said.stdout.strip() == printed
     assert said.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "printed"),
+    [
+        (["--", "bash", "-c", "ls -l"], "<-e><bash><-c><ls -l>/"),
+        (["--maximize", "--working-directory=/usr", "--", "top"], "<-maximized><-e><top>/usr"),
+        (["-e", "ls -l; bash"], "<-e><sh><-c><ls -l; bash>/"),
+        (["--command=top"], "<-e><sh><-c><top>/"),
+        (["--full-screen"], "<-fullscreen>/"),
+        ([], "/"),
+    ],
+)
+def test_gnome_terminal_in_its_spellings(shims: Path, arguments: list[str], printed: str) -> None:
+    xterm = shims / "xterm"
+    xterm.write_text("""#!/bin/sh\nfor word do printf '<%s>' "$word"; done; pwd\n""")
+    xterm.chmod(0o755)
+    environment = {"PATH": f"{shims}:/usr/bin:/bin"}
+    command = [shims / "gnome-terminal", *arguments]
+    said = subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True)
+    assert said.stdout == printed + "\n"
+
+
+@pytest.mark.parametrize("wrong", [{"screen": (0, 400)}, {"screen": (640, 400, 24)}, {"pids": -1}, {"memory_bytes": 0}])
+def test_limits_that_no_desktop_can_have_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="positive limits"):
+        XvfbOptions(**wrong)
 
 
 def test_gedit_keeps_operands_and_drops_options(shims: Path) -> None:

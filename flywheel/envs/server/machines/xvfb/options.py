@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flywheel.envs.server.places import desktops_root, guest_python
+from flywheel.errors import ConfigError
 
 GUEST = Path(__file__).parents[2] / "guest"
 MIB = 1 << 20
@@ -29,3 +30,13 @@ class XvfbOptions:
     guest_python: Path = field(default_factory=guest_python)
     apps: frozenset[str] | None = None
     boot_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError`."""
+        limits = (*self.screen, self.memory_bytes, self.pids, self.tmpfs_bytes, self.boot_seconds)
+        if len(self.screen) != 2 or min(limits) <= 0:
+            raise ConfigError(
+                f"a desktop needs a screen of width and height and positive limits, not screen={self.screen}, "
+                f"memory_bytes={self.memory_bytes}, pids={self.pids}, tmpfs_bytes={self.tmpfs_bytes}, "
+                f"boot_seconds={self.boot_seconds}."
+            )

@@ -31,17 +31,19 @@ exec {command} "$@"
 
 # GNOME Terminal takes the command after -- or -x, or as one word after -e; --working-directory as --key=value.
 TERMINAL = """#!/bin/sh
+size=
 while [ $# -gt 0 ]; do
   case $1 in
-    --) shift; exec xterm -e "$@" ;;
-    -x) shift; exec xterm -e "$@" ;;
-    -e|--command) exec xterm -e sh -c "$2" ;;
+    --|-x) shift; exec xterm $size -e "$@" ;;
+    -e|--command) exec xterm $size -e sh -c "$2" ;;
+    --command=*) exec xterm $size -e sh -c "${1#*=}" ;;
     --working-directory=*) cd "${1#*=}" || exit 1 ;;
-    --maximize|--full-screen) set -- "$1" ;;
+    --maximize) size=-maximized ;;
+    --full-screen) size=-fullscreen ;;
   esac
   shift
 done
-exec xterm
+exec xterm $size
 """
 
 # There is nothing to be root of in the sandbox. -S reads the password, as the real one does; commands run as the user.
