@@ -11,6 +11,7 @@ import pytest
 from flywheel.datasets.needs import Download, downloads
 from flywheel.datasets.osworld_names import GETTERS, METRICS
 from flywheel.datasets.task_files import task_from_json
+from flywheel.envs.base import ObserveOptions
 from flywheel.envs.server.episodes.osworld_cache import fill_cache
 from flywheel.errors import EvaluatorError, InfrastructureError, SetupError
 from flywheel.types import Click, Code, Done, Task, Type, Wait
@@ -219,6 +220,22 @@ def test_actions_and_code_go_to_the_guest(desk: tuple[Working, ScriptedGuest]) -
     assert late.done
     assert not late.executed
     assert late.error
+
+
+@needs_workers
+def test_text_comes_when_it_is_asked_for_and_is_cut(desk: tuple[Working, ScriptedGuest]) -> None:
+    worker, guest = desk
+    guest.say("/v1/accessibility", {"accessibility": "push-button Save " * 100, "elements": 1})
+    guest.say("/v1/terminal", {"terminal": "$ ls\n" * 10_000})
+    plain = worker.reset(task())
+    assert (plain.accessibility_tree, plain.terminal) == (None, None)
+    assert not {"/v1/accessibility", "/v1/terminal"} & {path for path, _ in guest.asked}
+    told = worker.reset(task(), ObserveOptions("png", accessibility=True, accessibility_chars=20, terminal=True))
+    assert told.accessibility_tree == "push-button Save pus"
+    assert told.terminal is not None
+    assert len(told.terminal) == 8192
+    assert told.screenshot is not None
+    assert told.screenshot.codec == "png"
 
 
 @needs_workers
