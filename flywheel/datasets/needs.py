@@ -101,6 +101,19 @@ class Here:
     platform: str = "ubuntu"
     internet: bool = False
 
+    @classmethod
+    def offering(
+        cls,
+        apps: frozenset[str],
+        programs: frozenset[str],
+        cache: Path,
+        platform: str = "ubuntu",
+        internet: bool = False,
+    ) -> "Here":
+        """A machine that knows better than its PATH which applications work in it."""
+        named = (APPS[app] for app in apps & APPS.keys())
+        return cls(programs.difference(*APPS.values()).union(*named), cache, platform, internet)
+
     @property
     def apps(self) -> frozenset[str]:
         return frozenset(app for app, programs in APPS.items() if self.programs.intersection(programs))

@@ -9,6 +9,7 @@ from typing import Any
 from flywheel.datasets.needs import PROBED, Here
 from flywheel.datasets.osworld import Entry, runnable, survey
 from flywheel.datasets.task_files import save_tasks
+from flywheel.envs.server.machines.xvfb.apps import installed_apps
 from flywheel.envs.server.places import cache_root
 from flywheel.envs.simulated.tasks import generate_tasks
 from flywheel.errors import TaskError
@@ -62,8 +63,9 @@ def write_imported(workspace: Workspace, entries: Sequence[Entry]) -> dict[str, 
 
 
 def this_machine() -> Here:
-    """What this machine offers to imported tasks; sandboxed desktops have its programs and its offline cache."""
-    return Here(frozenset(name for name in PROBED if shutil.which(name)), cache_root())
+    """What sandboxed desktops on this machine offer to imported tasks: its programs and its offline cache."""
+    programs = frozenset(name for name in PROBED if shutil.which(name))
+    return Here.offering(installed_apps(), programs, cache_root())
 
 
 def task_file(workspace: Workspace, split: Split) -> str:

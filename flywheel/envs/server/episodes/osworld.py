@@ -9,10 +9,11 @@ import os
 import shutil
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from flywheel.datasets.needs import APPS, PROBED, Here, judge, launches
+from flywheel.datasets.needs import PROBED, Here, judge, launches
 from flywheel.envs.base import Capabilities, ObserveOptions
 from flywheel.envs.server.episodes.osworld_cache import fill_cache
 from flywheel.envs.server.episodes.osworld_guest import Guest
@@ -56,10 +57,13 @@ class OSWorldEpisode:
         """Boot the machine and see what it has. Raises `InfrastructureError`."""
         os.environ["NO_PROXY"] = os.environ["no_proxy"] = "*"  # no proxy of the host's stands before its own desktops
         os.chdir(self._folder)  # some metrics write where they stand
-        self._machine.start()
-        self._guest = Guest(self._machine.endpoints())
-        self._programs = self._guest.programs(PROBED) if self._traits.platform == "ubuntu" else frozenset()
-        import_desktop_env()
+        with ThreadPoolExecutor(1) as beside:  # half a second of reading files, while the machine boots
+            imported = beside.submit(import_desktop_env)
+            self._machine.start()
+            self._guest = Guest(self._machine.endpoints())
+            self._programs = self._guest.programs(PROBED) if self._traits.platform == "ubuntu" else frozenset()
+        if (error := imported.exception()) is not None:
+            raise InfrastructureError(f"desktop-env cannot be imported ({error}); run `flywheel desktops setup`.")
 
     def capabilities(self) -> Capabilities:
         guest = self._running()
@@ -171,11 +175,8 @@ class OSWorldEpisode:
         return shot
 
     def _here(self) -> Here:
-        programs = self._programs
-        if self._traits.apps is not None:  # the machine knows better than the PATH which applications work in it
-            named = (APPS[app] for app in self._traits.apps & APPS.keys())
-            programs = programs.difference(*APPS.values()).union(*named)
-        return Here(programs, self._cache, self._traits.platform, self._traits.internet)
+        offered, rest = self._traits.apps, (self._cache, self._traits.platform, self._traits.internet)
+        return Here(self._programs, *rest) if offered is None else Here.offering(offered, self._programs, *rest)
 
     def _running(self) -> Guest:
         if self._guest is None:
