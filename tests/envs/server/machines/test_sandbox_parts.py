@@ -77,6 +77,24 @@ def test_real_groups_are_made_limited_and_removed_with_what_is_in_them() -> None
     assert not any(folder.exists() for folder in limits.folders)
 
 
+def test_a_sweep_takes_old_empty_groups_only() -> None:
+    prefix = f"xvfb-sweep-{os.getpid()}-"
+    old, young, busy = (cgroups.create(cgroups.plan(prefix + name), 64 << 20, 32) for name in ("old", "young", "busy"))
+    if not old.folders:
+        pytest.skip("no cgroup can be written here")
+    enter = " ".join(f"echo 0 > {path};" for path in busy.joins)
+    with subprocess.Popen(["sh", "-c", f"{enter} exec sleep 60"]) as sleeper:
+        while not all(sleeper.pid in cgroups.members([folder]) for folder in busy.folders):
+            assert sleeper.poll() is None
+        for folder in (*old.folders, *busy.folders):
+            os.utime(folder, (0, 0))
+        cgroups.sweep(prefix)
+        assert not any(folder.exists() for folder in old.folders)
+        assert all(folder.exists() for folder in (*young.folders, *busy.folders))
+        busy.remove()
+        young.remove()
+
+
 def test_a_session_is_abandoned_only_when_its_owner_is_gone(tmp_path: Path) -> None:
     session = Session.claim(tmp_path)
     session.remember([Path("/sys/fs/cgroup/x")])

@@ -15,6 +15,9 @@ V1 = frozenset({"memory", "pids", "cpu"})
 """`cpu` is for its equal shares: a busy neighbour gets no more than the others."""
 
 
+YOUNG_SECONDS = 60.0
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Groups made for one desktop; empty where none can be written."""
@@ -118,6 +121,18 @@ def remove(folders: tuple[Path, ...] | list[Path], seconds: float = 5.0) -> None
             return
         if left:
             time.sleep(0.005)
+
+
+def sweep(prefix: str) -> None:
+    """Remove empty groups of that prefix, whose session folder is gone so that nobody knows of them any more.
+
+    A group that is being made is empty as well, but not for a minute; one with processes cannot be removed.
+    """
+    for parent in {folder.parent for folder in plan(prefix)}:
+        for folder in parent.glob(f"{prefix}*"):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - folder.stat().st_mtime > YOUNG_SECONDS:
+                    _rmdir(folder)
 
 
 def _rmdir(folder: Path) -> bool:

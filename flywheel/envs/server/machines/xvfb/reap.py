@@ -28,6 +28,7 @@ def reap(run_root: Path) -> int:
                 _end(partial(_named, session.id))
                 cgroups.remove([path for path in groups if path.name == session.id])
                 reaped += 1
+    cgroups.sweep(PREFIX)
     if can_claim():
         for number in processes_of(UIDS):
             uid = try_claim(number)
