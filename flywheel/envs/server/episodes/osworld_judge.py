@@ -3,6 +3,9 @@
 What is changed: the provider (there is one machine, and it runs); set-up steps are checked one by one, because
 desktop-env logs most failures and goes on; every request has a deadline; a file that is not there is asked for once
 instead of three times with 5 s in between; what the guest answers is watched, so that a lost desktop is never judged.
+
+What it cannot see: evidence is asked of the guest, where the agent has the same rights as the server that answers. An
+agent that put itself in that server's place could say what it likes.
 """
 
 import time
@@ -22,6 +25,8 @@ REQUEST_SECONDS = 150.0
 """For requests that desktop-env gives no deadline; its in-VM server ends commands after 120 s."""
 MOST_BYTES = 1 << 30
 """Of one answer; a guest could send without end."""
+GONE = (502, 503, 504)
+"""Answers of a guest server whose desktop is dead, and of gateways before it."""
 TOLERATED = frozenset({"activate_window", "close_window"})
 """Set-up steps whose failure leaves a task as it is: titles differ between versions of an application."""
 SETTLE_SECONDS = {"chrome": 3.0}
@@ -71,7 +76,9 @@ class Watch:
         setattr(requests.Session, "request", request)  # noqa: B010 (to type checkers a method is no variable)
 
     def _note(self, path: str, options: Mapping[str, Any], response: Any) -> None:
-        if path == "/file" and response.status_code == 404:
+        if response.status_code in GONE:
+            self.lost = self.lost or f"{path} answered {response.status_code}"
+        elif path == "/file" and response.status_code == 404:
             self.missing.append(str((options.get("data") or {}).get("file_path")))
         elif response.status_code >= 300:
             self.refused.append(f"{path} answered {response.status_code}: {' '.join(response.text.split())[:200]}")

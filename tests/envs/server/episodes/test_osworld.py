@@ -180,6 +180,18 @@ def test_a_desktop_that_is_lost_is_not_judged(desk: tuple[Working, ScriptedGuest
 
 
 @needs_workers
+def test_a_server_whose_desktop_died_is_not_believed(desk: tuple[Working, ScriptedGuest]) -> None:
+    worker, guest = desk
+    worker.reset(task(evaluator=FILE | {"expected": FILE["result"]}))
+    guest.say("/file", {"message": "The X server :0 does not answer."}, status=503)
+    with pytest.raises(InfrastructureError, match=r"was not judged.*/file answered 503"):
+        worker.evaluate()
+    guest.say("/setup/execute", {"message": "The X server :0 does not answer."}, status=503)
+    with pytest.raises(InfrastructureError, match="lost in set-up step 1"):
+        worker.reset(task(config=[COMMAND]))
+
+
+@needs_workers
 def test_a_checker_that_fails_says_nothing_of_success(desk: tuple[Working, ScriptedGuest]) -> None:
     worker, _ = desk
     worker.reset(task(**evaluator(expected={"type": "rule", "rules": {}})))
