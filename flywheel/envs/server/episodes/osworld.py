@@ -69,7 +69,7 @@ class OSWorldEpisode:
         guest = self._running()
         return Capabilities(
             screen=guest.screen,
-            apps=self._here().apps if self._traits.apps is None else self._traits.apps,
+            apps=self._here().apps | {"os"},  # OSWorld's word for tasks that need the desktop alone
             platform=self._traits.platform,
             internet=self._traits.internet,
             action_spaces=frozenset({"computer_use", "pyautogui", "code"}),

@@ -30,7 +30,7 @@ def make_machine(kind: str, folder: Path, options: Mapping[str, Any]) -> tuple[M
         _refuse_unknown(kind, options, known)
         made = {name: _frozen(value) for name, value in options.items()}
         machine = XvfbMachine(XvfbOptions(run_root=folder, **made))
-        return machine, Traits(isolation="bubblewrap", apps=machine.apps | {"os"})
+        return machine, Traits(isolation="bubblewrap", apps=machine.apps)
     if kind == "qemu":
         from flywheel.envs.server.machines.qemu.machine import QemuMachine
         from flywheel.envs.server.machines.qemu.options import QemuOptions
