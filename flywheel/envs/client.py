@@ -15,6 +15,7 @@ import httpx
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from flywheel.envs.base import Capabilities, ObserveOptions
+from flywheel.envs.breaker import Breaker
 from flywheel.envs.wire import (
     WireError,
     action_to_json,
@@ -36,32 +37,6 @@ TTL_SECONDS = 60.0
 """A lease without a sign of its client ends after so long; heartbeats go out four times as often."""
 COMMAND_SECONDS = 900.0
 """For one answer; the server's own deadlines are shorter."""
-OPEN_AFTER, LONGEST_REST = 2, 60.0
-"""Failures in a row after which a server is left alone, and for how many seconds at most."""
-
-
-class Breaker:
-    """Leaves a server alone that does not answer: for 2 s, then twice as long each time, until it answers once."""
-
-    def __init__(self) -> None:
-        self._failures, self._until = 0, 0.0
-
-    @property
-    def closed(self) -> bool:
-        """Whether the server may be asked now."""
-        return time.monotonic() >= self._until
-
-    def worked(self) -> None:
-        self._failures, self._until = 0, 0.0
-
-    def failed(self) -> None:
-        self._failures += 1
-        if self._failures >= OPEN_AFTER:
-            self.rest(min(LONGEST_REST, 2.0 ** (self._failures - OPEN_AFTER + 1)))
-
-    def rest(self, seconds: float) -> None:
-        """Ask nothing of it for so long."""
-        self._until = time.monotonic() + seconds
 
 
 class Server:

@@ -12,9 +12,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from flywheel.envs import breaker as breakers
 from flywheel.envs import client
 from flywheel.envs.base import ObserveOptions
-from flywheel.envs.client import Breaker, RemoteEnv
+from flywheel.envs.breaker import Breaker
+from flywheel.envs.client import RemoteEnv
 from flywheel.envs.pool import EnvPool, remote_env
 from flywheel.errors import ConfigError, InfrastructureError, SetupError
 from flywheel.types import Task, Wait
@@ -271,7 +273,7 @@ def test_observations_hold_what_was_asked_for(served: Served) -> None:
 
 def test_a_server_that_does_not_answer_is_left_alone_ever_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(client, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(breakers, "time", SimpleNamespace(monotonic=lambda: now[0]))
     breaker = Breaker()
     breaker.failed()
     assert breaker.closed, "once is an accident"

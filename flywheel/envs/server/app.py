@@ -79,6 +79,7 @@ def build_app(make_supervisor: Callable[[], Supervisor], options: AppOptions) ->
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
         max_body_size=options.body_limit,
     )
     app.include_router(native)
@@ -240,11 +241,10 @@ async def open_lease(asked: LeaseRequest, pool: Pool, request: Request) -> Lease
     lease = await pool.lease(client=asked.client, ttl=asked.ttl_s, wait=asked.wait_s)
     if await request.is_disconnected():
         lease.end("The client went away before it got its desktop.")
-    lease.touch()
     return LeaseGrant(
         lease=lease.id,
         secret=lease.secret,
-        expires_in_s=lease.ttl,
+        expires_in_s=max(0.0, lease.expires - time.monotonic()),
         desktop=lease.desktop.number,
         capabilities=CapabilitiesModel(**capabilities_to_json(lease.capabilities)),
     )

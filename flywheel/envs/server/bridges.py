@@ -164,6 +164,7 @@ class Bridges:
         lease = await _pool(request).lease(client=f"bridge {client}", ttl=self._ttl, wait=self._wait)
         if await request.is_disconnected():
             lease.end("The client went away before it got its desktop.")
+        lease.touch()
         return lease
 
 

@@ -18,6 +18,8 @@ from flywheel.envs.wire import action_to_json, frame_head, options_to_json, task
 from flywheel.errors import EnvError, InfrastructureError
 from flywheel.types import Action, Task
 
+FIRST_SECONDS = 15.0
+"""A new lease lives so long until its client shows up for the first time: the answer that granted it may be lost."""
 KEPT_ENDS = 4096
 """Ended leases whose reason is remembered."""
 
@@ -38,7 +40,8 @@ class Lease:
         self.secret = secrets.token_urlsafe(24)
         self.desktop, self.client, self.ttl = desktop, client, ttl
         self.created = time.monotonic()
-        self.expires = self.created + ttl
+        self.expires = self.created + min(ttl, FIRST_SECONDS)
+        self.seen = False
         self.task: Task | None = None
         self.steps = 0
         self.over: str | None = None
@@ -72,6 +75,7 @@ class Lease:
 
     def touch(self) -> None:
         """The client is there."""
+        self.seen = True
         self.expires = time.monotonic() + self.ttl
 
     def end(self, reason: str, kind: str = "request") -> None:
@@ -209,4 +213,5 @@ class LeaseBook:
         now = time.monotonic()
         for lease in self.live():
             if not lease.busy and now > lease.expires:
-                lease.end(f"The lease expired: its client was silent for {lease.ttl:g} seconds.")
+                silent = f"was silent for {lease.ttl:g} seconds" if lease.seen else "never showed up"
+                lease.end(f"The lease expired: its client {silent}.")

@@ -152,6 +152,7 @@ def test_malformed_commands_are_400_and_change_nothing(native: Native) -> None:
 def test_paths_and_methods_that_are_not_there(native: Native) -> None:
     assert error_of(native.http.get("/v2/health"))[:2] == (404, "request")
     assert error_of(native.http.get("/"))[:2] == (404, "request")
+    assert error_of(native.http.get("/v1/leases/"))[:2] == (404, "request")
     assert error_of(native.http.put("/v1/leases"))[:2] == (405, "request")
     assert native.http.get("/envs/unknown").json()["error"], "a bridge's error is text"
 

@@ -182,6 +182,21 @@ def Parent(machine: str, options: dict[str, str]) -> object:
     return SimulatedEpisode(machine, options)
 
 
+def test_a_grant_that_never_reached_its_client_is_soon_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flywheel.envs.server.leases.FIRST_SECONDS", 0.5)
+
+    async def play(supervisor: Supervisor) -> None:
+        lost = await lease_of(supervisor)
+        kept = await begun(supervisor)
+        assert lost.over == "The lease expired: its client never showed up."
+        await asyncio.sleep(1.0)
+        await kept.step(0, Wait(0.0), None)
+
+    supervised(tmp_path, play)
+
+
 def test_draining_lets_leases_end_and_refuses_others(tmp_path: Path) -> None:
     async def play(supervisor: Supervisor) -> None:
         lease = await begun(supervisor)
