@@ -20,6 +20,7 @@ from tests.envs.server.machines.qemu_guests import console_guest, needs_qemu, pr
 
 pytestmark = [needs_qemu, pytest.mark.desktop]
 
+_SAY_OVER = "echo over > /dev/ttyS0"
 _NETWORK = "ifconfig eth0 10.0.2.15 up; route add default gw 10.0.2.2"
 
 
@@ -36,6 +37,14 @@ def _as_root(machine: QemuMachine, *lines: str) -> None:
     for line in lines:
         machine.console.perform(Type(line + "\n"))
         time.sleep(0.5)
+
+
+def _wait_until_over(machine: QemuMachine) -> None:
+    deadline, said = time.monotonic() + 60, ""
+    while "over" not in said:
+        assert time.monotonic() < deadline, said
+        time.sleep(0.2)
+        said += printed(machine)
 
 
 def test_the_pointer_arrives_where_it_was_sent(tmp_path: Path) -> None:
@@ -94,13 +103,9 @@ def test_a_guest_reaches_the_host_only_when_its_network_is_open(
     port, asked = knocks
     machine, _ = _boot(tmp_path, network=network, revert="overlay")
     knock = f"printf 'GET /knock HTTP/1.0\\r\\n\\r\\n' | nc -w 3 10.0.2.2 {port}"
-    _as_root(machine, _NETWORK, f"{knock}; echo over > /dev/ttyS0")
-    deadline, said = time.monotonic() + 60, ""
-    while "over" not in said and time.monotonic() < deadline:
-        time.sleep(0.2)
-        said += printed(machine)
+    _as_root(machine, _NETWORK, f"{knock}; {_SAY_OVER}")
+    _wait_until_over(machine)
     machine.stop()
-    assert "over" in said
     assert asked == (["/knock"] if network == "open" else [])
 
 
@@ -128,7 +133,8 @@ def test_a_guest_server_is_waited_for_and_still_answers_after_a_revert(tmp_path:
 
 def test_files_are_read_back_whole_up_to_the_limit_and_none_is_not_empty(tmp_path: Path) -> None:
     machine, options = _boot(tmp_path)
-    _as_root(machine, "cd /tmp; : > empty; seq 100000 > 'a file'; head -c 2000000 /dev/zero > big")
+    _as_root(machine, f"cd /tmp; : > empty; seq 100000 > 'a file'; head -c 2000000 /dev/zero > big; {_SAY_OVER}")
+    _wait_until_over(machine)
     assert read_back(machine, options, "/tmp/none") is None
     assert read_back(machine, options, "/tmp/empty") == b""
     assert read_back(machine, options, "/tmp/a file") == "".join(f"{n}\n" for n in range(1, 100001)).encode()

@@ -82,12 +82,23 @@ def _actions(options: QemuOptions) -> list[Action]:
 
 
 def _shell(path: str, name: str, done: str) -> str:
-    """Only of a plain file: reading a pipe would never end. Synchronised, as a stick in use cannot be unmounted."""
+    """Only of a plain file: reading a pipe would never end. Synchronised, as a stick in use cannot be unmounted.
+
+    A command that was typed twice must not touch what the first has finished, because the host is reading it.
+    """
     file = shlex.quote(path)
-    return f"cd /mnt\n[ -f {file} ] && head -c {LIMIT} {file} > {name}\nsync\n: > {done}\nsync\ncd /\n"
+    copy = f"[ -f {file} ] && head -c {LIMIT} {file} > part && sync && mv part {name}"
+    return f"cd /mnt\n[ -e {done} ] || {{\n{copy}\nsync\n: > {done}\nsync\n}}\ncd /\n"
 
 
 def _batch(path: str, name: str, done: str) -> str:
     file = path.replace("%", "%%")
-    lines = ["@echo off", "chcp 65001 >nul", f'copy /y "{file}" "%~dp0{name}" >nul', f'echo 1>"%~dp0{done}"']
+    lines = [
+        "@echo off",
+        "chcp 65001 >nul",
+        f'if exist "%~dp0{done}" exit /b',
+        "set PART=%RANDOM%",
+        f'copy /y "{file}" "%~dp0%PART%" >nul && move /y "%~dp0%PART%" "%~dp0{name}" >nul',
+        f'echo 1>"%~dp0{done}"',
+    ]
     return "".join(f"{line}\r\n" for line in lines)
