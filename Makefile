@@ -2,10 +2,11 @@
 #   make demo ARGS="--json demo.json --seed 3"
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help install demo test dev bench lint docs unsound
+.PHONY: help install demo test test-desktop desktops dev bench lint docs unsound
 
 PYTHON ?= python3
 ARGS ?=
+SUDO ?= $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 BIN := .venv/bin
 STAMP := .venv/.installed
 
@@ -25,7 +26,9 @@ help:
 	@echo 'make install   the environment in .venv, pinned by constraints.txt'
 	@echo 'make demo      the whole flywheel on this machine: a few minutes, no GPU'
 	@echo 'make dev       the Dagster UI on a free port'
-	@echo 'make test      all tests'
+	@echo 'make test      all tests but those of real desktops that take minutes'
+	@echo 'make desktops  what real desktops need: Debian packages (asks apt), and environments of their own'
+	@echo 'make test-desktop  the tests of real desktops'
 	@echo 'make lint      ruff, mypy, import contracts'
 	@echo 'make bench     benchmarks, each against a named baseline'
 	@echo 'make docs      the generated pages under docs/'
@@ -51,6 +54,21 @@ dev: $(STAMP)
 
 test: $(STAMP)
 	@$(BIN)/python -m pytest $(ARGS)
+
+# Debian's packages for sandboxed desktops; DESKTOP_APPS may be cut down to what the tasks at hand need.
+DESKTOP_BASE := bubblewrap xvfb openbox dbus dbus-x11 at-spi2-core python3-venv python3-pyatspi python3-gi gir1.2-atspi-2.0 \
+  xdotool wmctrl xclip scrot x11-utils x11-xserver-utils xauth xdg-utils socat fonts-dejavu-core fonts-liberation ffmpeg
+DESKTOP_APPS ?= mousepad xterm lxterminal pcmanfm libreoffice-calc libreoffice-writer libreoffice-impress libreoffice-gtk3 \
+  gimp chromium x11vnc novnc websockify qemu-system-x86 qemu-utils
+
+desktops: $(STAMP)
+	@echo 'Installing Debian packages: $(DESKTOP_BASE) $(DESKTOP_APPS)'
+	@$(SUDO) apt-get update -qq
+	@DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install -y -qq --no-install-recommends $(DESKTOP_BASE) $(DESKTOP_APPS) >/dev/null
+	@$(BIN)/flywheel desktops setup
+
+test-desktop: $(STAMP)
+	@$(BIN)/python -m pytest -m desktop $(ARGS)
 
 bench: $(STAMP)
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python "$$file" $(ARGS) || exit 1; done
