@@ -237,6 +237,8 @@ def _classes(module: Any, watch: Watch, rest: Callable[[], None]) -> tuple[type,
             self.use_proxy = use_proxy
             for number, step in enumerate(config, 1):
                 _set_up_step(self, number, step, watch)
+                if _ends_something(step):
+                    rest()  # a browser that is still writing its profile would answer the launch that follows
             if config:
                 rest()  # what was started is ready for the agent, what was saved is on the disk for the checker
             self.checked = False  # what comes after is the evaluator's, on a desktop that the agent has used
@@ -269,6 +271,12 @@ def _set_up_step(controller: Any, number: int, step: Mapping[str, Any], watch: W
         if ended.get("status") == "error" or ended.get("returncode") in (126, 127):
             said = " ".join(str(ended.get("error") or ended.get("message") or ended.get("output")).split())
             raise SetupError(f"{what} ended with status {ended.get('returncode')}: {said[-200:]}.")
+
+
+def _ends_something(step: Mapping[str, Any]) -> bool:
+    command = step["parameters"].get("command") or ""
+    words = command.split() if isinstance(command, str) else command
+    return words[:1] in (["pkill"], ["killall"], ["kill"])
 
 
 def _words(error: BaseException) -> str:
