@@ -143,19 +143,19 @@ def test_public_tasks_are_set_up_or_refused_with_the_reason(worker: Working, cac
         try:
             worker.reset(stand_in(task, cache))
             fates["set up"] += 1
+            if not downloads(task):  # what a checker makes of stand-ins says nothing
+                fates[str(worker.evaluate())] += 1
         except SetupError as error:
             if "cannot run on this desktop" in str(error):
                 fates["refused"] += 1
                 continue
             failed.append(f"{task.domain}/{task.id}: {error}")
-        try:
-            assert 0.0 <= worker.evaluate() <= 1.0
-            fates["judged"] += 1
-        except EvaluatorError:
-            fates["not judged"] += 1  # the checkers of stand-ins may trip; a lost desktop would be another error
+        except EvaluatorError as error:
+            failed.append(f"{task.domain}/{task.id}: {error}")
         except InfrastructureError as error:
             pytest.fail(f"{task.domain}/{task.id}: {error}")
         worker.recycle()
     assert fates["set up"] >= 80, fates
+    assert not fates["1.0"], "nothing was done, and yet it was solved"
     # Stand-ins cannot be right in content: what a task unpacks or runs out of its archive is not there.
     assert len(failed) <= fates["set up"] // 20, failed
