@@ -94,29 +94,22 @@ class Download:
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """What a machine offers. `programs` holds those of `PROBED` that it has, `cache` the downloads by task."""
+    """What a machine offers.
+
+    `programs` holds those of `PROBED` that it has, `cache` the downloads by task. `offers` names applications where the
+    machine knows better than its PATH which of them work in it.
+    """
 
     programs: frozenset[str]
     cache: Path
     platform: str = "ubuntu"
     internet: bool = False
-
-    @classmethod
-    def offering(
-        cls,
-        apps: frozenset[str],
-        programs: frozenset[str],
-        cache: Path,
-        platform: str = "ubuntu",
-        internet: bool = False,
-    ) -> "Here":
-        """A machine that knows better than its PATH which applications work in it."""
-        named = (APPS[app] for app in apps & APPS.keys())
-        return cls(programs.difference(*APPS.values()).union(*named), cache, platform, internet)
+    offers: frozenset[str] | None = None
 
     @property
     def apps(self) -> frozenset[str]:
-        return frozenset(app for app, programs in APPS.items() if self.programs.intersection(programs))
+        found = frozenset(app for app, programs in APPS.items() if self.programs.intersection(programs))
+        return found if self.offers is None else self.offers
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def write_imported(workspace: Workspace, entries: Sequence[Entry]) -> dict[str, 
 def this_machine() -> Here:
     """What sandboxed desktops on this machine offer to imported tasks: its programs and its offline cache."""
     programs = frozenset(name for name in PROBED if shutil.which(name))
-    return Here.offering(installed_apps(), programs, cache_root())
+    return Here(programs, cache_root(), offers=installed_apps())
 
 
 def task_file(workspace: Workspace, split: Split) -> str:

@@ -102,6 +102,15 @@ def test_a_machine_with_more_runs_more(tmp_path: Path) -> None:
     assert judge(task, replace(here, internet=False)).cause == "network"  # type: ignore[union-attr]
 
 
+def test_a_machine_may_know_better_than_its_path() -> None:
+    here = replace(EVERYTHING, offers=frozenset({"terminal"}))
+    assert judge(task_from_json(made(related_apps=["terminal"])), here) is None
+    refusal = judge(task_from_json(made(**evaluator(result={"type": "vm_terminal_output"}))), here)
+    assert refusal is not None
+    assert "gnome_terminal" in refusal.reason
+    assert judge(task_from_json(made(related_apps=["gimp"])), here).cause == "app"  # type: ignore[union-attr]
+
+
 def test_lists_of_cloud_files_are_all_needed() -> None:
     many = {"type": "cloud_file", "path": ["http://a/1", "http://a/2"], "dest": ["one", "two"], "multi": True}
     task = task_from_json(made(**evaluator(func=["exact_match"], result=[{"type": "rule"}], expected=[many])))

@@ -175,8 +175,8 @@ class OSWorldEpisode:
         return shot
 
     def _here(self) -> Here:
-        offered, rest = self._traits.apps, (self._cache, self._traits.platform, self._traits.internet)
-        return Here(self._programs, *rest) if offered is None else Here.offering(offered, self._programs, *rest)
+        traits = self._traits
+        return Here(self._programs, self._cache, traits.platform, traits.internet, traits.apps)
 
     def _running(self) -> Guest:
         if self._guest is None:
