@@ -123,3 +123,14 @@ def test_files_that_are_written_out_are_imported_again(tmp_path: Path, monkeypat
     save_tasks(PACK, tmp_path / "tasks.jsonl")
     again = load_tasks(tmp_path / "tasks.jsonl")
     assert [task.raw["solution"] for task in again] == [task.raw["solution"] for task in PACK]
+
+
+def test_the_page_of_the_pack_tells_every_family() -> None:
+    page = Path(__file__).parents[2] / "docs" / "task-pack.md"
+    rows = [line.split(" | ") for line in page.read_text().splitlines() if line.startswith("| `")]
+    assert {row[0].strip("| `"): int(row[1]) for row in rows} == {n: family.level for n, family in FAMILIES.items()}
+    first = {task.family: task for task in reversed(PACK)}
+    for name, _, example in rows:
+        task = first[name.strip("| `")]
+        mark = " *(cannot be done)*" if task.infeasible else ""
+        assert example.rstrip(" |") == task.instruction + mark
