@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from flywheel.envs.server.machines.xvfb.apps import installed_apps
+from flywheel.datasets.needs import judge
+from flywheel.jobs.tasks import this_machine
 from flywheel.packs.offline.pack import offline_pack
 from flywheel.types import Task
 from tests.envs.server.episodes.working import needs_desktops
@@ -15,7 +16,7 @@ pytestmark = needs_desktops
 
 PACK = offline_pack()
 QUICK = ("terminal/write_line", "text_editor/append_line", "file_manager/rename")
-SMALL = "640x400"
+SMALL = "640x384"
 
 
 def one_of_each(tasks: Sequence[Task]) -> list[Task]:
@@ -24,9 +25,11 @@ def one_of_each(tasks: Sequence[Task]) -> list[Task]:
 
 
 def play(tasks: Sequence[Task], count: int, screen: str = "1280x720") -> list[Played]:
-    """Every task on real desktops; skips where one of their applications is missing."""
-    if lacking := {task.domain for task in tasks} - installed_apps():
-        pytest.skip(f"needs {', '.join(sorted(lacking))}")
+    """Every task on real desktops; skips with the reason where one of them cannot run."""
+    here = this_machine()
+    for task in tasks:
+        if refusal := judge(task, here):
+            pytest.skip(f"{task.family}: {refusal.reason}")
 
     async def collect(url: str) -> list[Played]:
         return [played async for played in play_all(url, tasks, at_once=count)]
