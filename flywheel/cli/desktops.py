@@ -92,6 +92,31 @@ def ls(
     show_table(titles, asyncio.run(look()), words=6)
 
 
+@desktops.command()
+def watch(
+    wanted: Annotated[str, typer.Argument(metavar="ID", help="Lease or desktop, as `flywheel desktops ls` lists it.")],
+    url: Annotated[
+        str, typer.Option("--url", metavar="URL,...", help="Env servers, separated by commas.")
+    ] = "http://127.0.0.1:8100",
+    open_it: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+) -> None:
+    """Show a leased desktop on a page, view only, until its episode ends; prints the address."""
+    import asyncio
+
+    from flywheel.envs.pool import EnvPool
+
+    async def ask() -> tuple[str, str]:
+        async with EnvPool(url) as pool:
+            return await _page(pool, wanted)
+
+    server, page = asyncio.run(ask())
+    if (command := tunnel(server, page)) is not None:
+        print(f"The page is on the env server's own machine; to see it from here run `{command}`.", file=sys.stderr)
+    print(page)
+    if open_it:
+        typer.launch(page)
+
+
 def _build(venv: "Venv") -> str:
     from flywheel.cli.progress import bar
     from flywheel.envs.server.venvs import build
@@ -115,6 +140,32 @@ async def _rows(pool: "EnvPool") -> list[list[str]]:
             told = (server.url, each["desktop"], each["state"], *user, round(each["since_s"]), each["episodes"])
             rows.append(["" if word is None else str(word) for word in (*told, each["problem"])])
     return rows
+
+
+async def _page(pool: "EnvPool", wanted: str) -> tuple[str, str]:
+    """URLs of the server that has the lease or the desktop, and of the page. Raises `ConfigError`, `EnvError`."""
+    from flywheel.errors import ConfigError
+
+    found = [
+        (server, each["desktop"])
+        for server in pool.servers
+        for each in await server.list("desktops")
+        if wanted in (each["lease"], str(each["desktop"]))
+    ]
+    if not found:
+        raise ConfigError(f"There is no lease and no desktop '{wanted}'; see `flywheel desktops ls`.")
+    if len(found) > 1:
+        raise ConfigError(f"{len(found)} servers have a desktop '{wanted}'; name its lease, or one server with --url.")
+    ((server, desktop),) = found
+    return server.url, await server.view(desktop)
+
+
+def tunnel(server: str, page: str) -> str | None:
+    """What brings a page of another machine's loopback here; None when it is this machine's."""
+    from urllib.parse import urlsplit
+
+    host, port = urlsplit(server).hostname, urlsplit(page).port
+    return None if host in ("127.0.0.1", "::1", "localhost") else f"ssh -N -L {port}:127.0.0.1:{port} {host}"
 
 
 def _machine(options: str, screen: str | None) -> dict[str, Any]:

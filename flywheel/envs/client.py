@@ -80,6 +80,11 @@ class Server:
         rows: list[dict[str, Any]] = answer.json()
         return rows
 
+    async def view(self, desktop: int) -> str:
+        """Address of a page, on the server's own loopback, that shows a leased desktop. Raises `EnvError`."""
+        answer = await self.send("POST", f"/v1/desktops/{desktop}/view", json={}, seconds=120.0, retry=False)
+        return str(_json(answer).get("url"))
+
     async def lease(self, task: Task, apps: frozenset[str], wait: float, client: str) -> "RemoteLease | None":
         """A desktop, or None when all are taken for `wait` seconds. Raises `EnvError`, `ConfigError`."""
         asked = {"ttl_s": TTL_SECONDS, "wait_s": wait, "client": client, "apps": sorted(apps)}

@@ -30,6 +30,7 @@ from flywheel.envs.server.protocol import (
     ResetRequest,
     Reward,
     StepRequest,
+    View,
 )
 from flywheel.envs.server.supervisor import Supervisor
 from flywheel.envs.wire import (
@@ -306,6 +307,25 @@ async def observation(held: Held) -> Response:
 async def evaluate(held: Held, nothing: EmptyRequest | None = None) -> Reward:
     """The task's checker, once; the stored answer afterwards."""
     return Reward(reward=await held.evaluate())
+
+
+@native.post("/leases/{lease}/view", responses=_HELD)
+async def view(held: Held, nothing: EmptyRequest | None = None) -> View:
+    """Show the desktop on a page of the server's own machine, until it is recycled; view only."""
+    held.refuse_over()
+    held.touch()
+    return View(url=await held.view())
+
+
+@native.post("/desktops/{desktop}/view", responses={404: {"model": ErrorBody}, 409: {"model": ErrorBody}})
+async def watch(desktop: int, pool: Pool, nothing: EmptyRequest | None = None) -> View:
+    """The same for whoever runs the server: any leased desktop, without its lease's secret."""
+    held = next((lease for lease in pool.book.live() if lease.desktop.number == desktop), None)
+    if held is not None:
+        return View(url=await held.view())
+    if not 0 <= desktop < len(pool.desktops):
+        raise Refusal(404, f"There is no desktop {desktop}; this server has {len(pool.desktops)}, from 0 on.")
+    raise Refusal(409, f"Desktop {desktop} is not leased, so there is nothing to watch; ask again when somebody plays.")
 
 
 def _frame(frame: bytes) -> Response:

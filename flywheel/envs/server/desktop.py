@@ -19,6 +19,7 @@ from typing import Any, Literal
 from flywheel.envs.base import Capabilities
 from flywheel.envs.server.backends import Backend
 from flywheel.envs.server.folders import RunFolder
+from flywheel.envs.server.viewer import Viewer
 from flywheel.envs.wire import WireError, capabilities_from_json, encode_frame, error_from_json, frame_head
 from flywheel.errors import EnvError, InfrastructureError
 from flywheel.processes import end_family
@@ -42,6 +43,7 @@ class Deadlines:
     step: float = 120.0
     observe: float = 60.0
     evaluate: float = 600.0
+    view: float = 30.0
     recycle: float = 180.0
     health: float = 20.0
     close: float = 30.0
@@ -77,6 +79,7 @@ class Desktop:
         self._writer: asyncio.StreamWriter | None = None
         self._reader_task: asyncio.Task[None] | None = None
         self._answer: asyncio.Future[bytes] | None = None
+        self._viewer: Viewer | None = None
 
     @property
     def state(self) -> State:
@@ -183,6 +186,19 @@ class Desktop:
             self.lose(str(head["health"]))
             raise InfrastructureError(str(head["health"]))
 
+    async def show(self, port: int) -> str:
+        """Address of the page that shows a screen server of this desktop's, until `end_view`. Raises `OSError`."""
+        if self._viewer is None or not self._viewer.alive or self._viewer.port != port:
+            await self.end_view()
+            self._viewer = Viewer(port, self._folder.path / f"{self.number}.view")
+        return self._viewer.url
+
+    async def end_view(self) -> None:
+        """Close the page, if there is one."""
+        if self._viewer is not None:
+            await asyncio.to_thread(self._viewer.close)
+            self._viewer = None
+
     def lose(self, problem: str) -> None:
         """Give the worker up; it is killed by whoever tends the desktop."""
         if not self.lost.done():
@@ -224,6 +240,7 @@ class Desktop:
     async def kill(self) -> None:
         """End the worker's whole family, and what its machine left."""
         self.lose(self.problem or f"Desktop {self.number} was stopped.")
+        await self.end_view()
         if self._writer is not None:
             self._writer.close()
         if self._reader_task is not None:

@@ -3,6 +3,7 @@
     ROOT/run/<server pid>-<random>/lock           held for as long as the server lives
                                   /backend        kind of its desktops
                                   /<number>.log   what the worker of that desktop printed
+                                  /<number>.view  secret of the page that shows it, while somebody watches
                                   /<number>/      session folder of that desktop, the machine's own
 
 A folder whose lock is free belongs to a server that was killed: its desktops are reaped, then it is removed. Whatever

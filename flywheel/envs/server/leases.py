@@ -14,12 +14,15 @@ from typing import Any
 
 from flywheel.envs.base import Capabilities, ObserveOptions
 from flywheel.envs.server.desktop import Desktop
+from flywheel.envs.server.viewer import why_no_page
 from flywheel.envs.wire import action_to_json, frame_head, options_to_json, task_to_json
 from flywheel.errors import EnvError, InfrastructureError
 from flywheel.types import Action, Task
 
 FIRST_SECONDS = 15.0
 """A new lease lives so long until its client shows up for the first time: the answer that granted it may be lost."""
+VIEW_SECONDS = 60.0
+"""Whoever wants to look waits so long for a command that runs; a reset or an evaluation may take minutes."""
 KEPT_ENDS = 4096
 """Ended leases whose reason is remembered."""
 
@@ -106,6 +109,7 @@ class Lease:
             deadlines = self.desktop.spec.deadlines
             self.task, self.steps, self._request, self._judged = None, 0, None, None
             if self._used:
+                await self.desktop.end_view()
                 await self._call("recycle", deadlines.recycle)
             self._used = True
             arguments = {"task": task_to_json(task), "options": options_to_json(options)}
@@ -155,6 +159,32 @@ class Lease:
             if isinstance(self._judged, EnvError):
                 raise self._judged
             return self._judged
+
+    async def view(self) -> str:
+        """Address of a page that shows the desktop, until it is recycled; on the server's own loopback.
+
+        Raises `Refusal` 409 where it cannot be shown, and when a command takes longer than `VIEW_SECONDS`.
+        """
+        self.refuse_over()
+        if (why_not := why_no_page()) is not None:
+            raise Refusal(409, why_not)
+        try:
+            async with asyncio.timeout(VIEW_SECONDS) as patience, self._one:
+                patience.reschedule(None)
+                self.refuse_over()
+                return await self._show()
+        except TimeoutError as error:
+            message = f"Desktop {self.desktop.number} is in the middle of a command; ask again in a moment."
+            raise Refusal(409, message, retry_after=1.0) from error
+
+    async def _show(self) -> str:
+        head, _ = frame_head(await self.desktop.call("view", self.desktop.spec.deadlines.view))
+        if "port" not in head:
+            raise Refusal(409, str(head.get("why_not")))
+        try:
+            return await self.desktop.show(int(head["port"]))
+        except OSError as error:
+            raise Refusal(409, f"The page cannot be served: {error.strerror or error}.") from error
 
     def _refuse_without_episode(self) -> None:
         self.refuse_over()

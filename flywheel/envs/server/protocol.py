@@ -131,6 +131,12 @@ class Beat(Message):
     expires_in_s: float
 
 
+class View(Message):
+    """A page on the loopback of the env server's own machine."""
+
+    url: str
+
+
 class Reward(Message):
     """What the task's checker says, in [0, 1]."""
 

@@ -170,6 +170,7 @@ class Supervisor:
         if desktop.lost.done():
             raise InfrastructureError(desktop.lost.result())
         desktop.state = "recycling"
+        await desktop.end_view()
         await desktop.call("recycle", self.spec.deadlines.recycle)
 
     async def _offer(self, desktop: Desktop) -> Lease:

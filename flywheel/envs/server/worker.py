@@ -51,6 +51,7 @@ class Worker:
             "observe": lambda _: encode_observation(self._episode.observe()),
             "evaluate": self._evaluate,
             "health": lambda _: encode_frame({"health": self._episode.health()}),
+            "view": self._view,
             "recycle": self._recycle,
             "close": self._close,
         }
@@ -95,6 +96,10 @@ class Worker:
         if not 0 <= reward <= 1:
             raise EvaluatorError(f"The task's checker gave {reward}, which is no reward between 0 and 1.")
         return encode_frame({"reward": reward})
+
+    def _view(self, _: dict[str, Any]) -> bytes:
+        shown = self._episode.view()
+        return encode_frame({"why_not": shown} if isinstance(shown, str) else {"port": shown})
 
     def _recycle(self, _: dict[str, Any]) -> bytes:
         self._episode.recycle()

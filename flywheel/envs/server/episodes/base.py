@@ -4,7 +4,7 @@ Everything is synchronous and called from the worker's main thread, one call at 
 Playwright's synchronous API is bound to a thread. The supervisor kills and replaces a worker whose call takes longer
 than its deadline.
 
-    start (reset observe* step* evaluate? recycle)* close
+    start (reset observe* step* evaluate? recycle)* close; view wherever observe is
 """
 
 from typing import Protocol
@@ -46,6 +46,13 @@ class Episode(Protocol):
 
     def evaluate(self) -> float:
         """The task's checker, in [0, 1]; called at most once an episode. Raises `EvaluatorError`."""
+        ...
+
+    def view(self) -> int | str:
+        """Loopback port of a VNC server that shows the screen and takes no input, or a sentence on why there is none.
+
+        It lives until `recycle`. Being watched never costs an episode: what goes wrong here is such a sentence too.
+        """
         ...
 
     def recycle(self) -> None:

@@ -58,6 +58,9 @@ class SimulatedEpisode:
     def evaluate(self) -> float:
         return _result(self._env.evaluate())
 
+    def view(self) -> int | str:
+        return "A simulated desktop has no screen server; its trajectories can be looked at with `flywheel show`."
+
     def recycle(self) -> None:
         self._options, self._seen = ObserveOptions(), None
         self._env = self._open()

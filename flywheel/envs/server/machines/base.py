@@ -4,7 +4,7 @@ A machine knows nothing of tasks. It is driven by one thread of one worker proce
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,4 +39,13 @@ class Machine(Protocol):
 
     def health(self) -> str | None:
         """None when it is well, else one sentence on what is wrong."""
+        ...
+
+
+@runtime_checkable
+class Watchable(Protocol):
+    """A machine that people may look at."""
+
+    def start_viewer(self) -> None:
+        """Show the screen at `endpoints().vnc`, until `revert`, and take no input. Raises `InfrastructureError`."""
         ...
