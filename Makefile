@@ -2,7 +2,7 @@
 #   make demo ARGS="--json demo.json --seed 3"
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-desktop desktops dev bench lint docs unsound
+.PHONY: help install demo demo-desktop test test-desktop desktops dev bench lint docs unsound
 
 PYTHON ?= python3
 ARGS ?=
@@ -25,6 +25,7 @@ MAKE_VENV = $(PYTHON) -m venv --clear .venv >/dev/null 2>&1 || { $(PYTHON) -m ve
 help:
 	@echo 'make install   the environment in .venv, pinned by constraints.txt'
 	@echo 'make demo      the whole flywheel on this machine: a few minutes, no GPU'
+	@echo 'make demo-desktop  the whole flywheel on real applications: installs Debian packages, then about half an hour'
 	@echo 'make dev       the Dagster UI on a free port'
 	@echo 'make test      all tests but those of real desktops that take minutes'
 	@echo 'make desktops  what real desktops need: Debian packages (asks apt), and environments of their own'
@@ -66,6 +67,11 @@ desktops: $(STAMP)
 	@$(SUDO) apt-get update -qq
 	@DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install -y -qq --no-install-recommends $(DESKTOP_BASE) $(DESKTOP_APPS) >/dev/null
 	@$(BIN)/flywheel desktops setup
+
+# The demo on real applications: a server of sandboxed desktops beside it, for as long as it runs.
+demo-desktop: desktops
+	@$(BIN)/flywheel desktops serve --backend xvfb --desktops 2 --screen 640x384 & server=$$!; \
+	  trap 'kill $$server; wait $$server' EXIT; $(BIN)/flywheel demo --profile desktop $(ARGS)
 
 test-desktop: $(STAMP)
 	@$(BIN)/python -m pytest -m desktop $(ARGS)

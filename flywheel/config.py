@@ -80,7 +80,10 @@ class EnvConfig(Section):
 class TasksConfig(Section):
     """Which tasks there are, and how many each split holds."""
 
-    source: str = Field("", description="file or folder of tasks to import; empty generates them")
+    source: str = Field(
+        "",
+        description="`offline` (the pack of real applications), or a file or folder; empty generates simulated tasks",
+    )
     train: int = Field(2000, description="training tasks")
     heldout: int = Field(500, description="held-out tasks")
     demonstrations: int = Field(90, description="training tasks with a scripted demonstration")

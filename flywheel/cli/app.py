@@ -5,6 +5,7 @@ on standard error and status 1; wrong usage is 2, Ctrl-C 130.
 """
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -56,6 +57,8 @@ def main() -> None:
     # Stages say how far they are through their run folders; the bars of libraries would only fill logs.
     for library in ("HF_HUB", "HF_DATASETS"):
         os.environ.setdefault(f"{library}_DISABLE_PROGRESS_BARS", "1")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # a line of `demo | tee log` is there when its stage is done
     try:
         app()
     except FlywheelError as error:

@@ -77,10 +77,10 @@ def keep_per_task(trajectories: Iterable[Trajectory], most: int) -> list[Traject
 def save_set(rows: Sequence[dict[str, Any]], folder: Path, mixed_in: Path | None = None) -> None:
     """Write a set in place of whatever was there: the rows of the set `mixed_in`, then these.
 
-    Raises `DataError` when there are no rows, when `mixed_in` is no set of ours, or when the disk is full; what was
-    there before then stays.
+    Raises `DataError` when there are no rows at all, when `mixed_in` is no set of ours, or when the disk is full; what
+    was there before then stays.
     """
-    if not rows:
+    if not rows and mixed_in is None:
         raise DataError(f"The set {folder.name} would be empty; nothing passed its filter.")
     columns = {name: [row[name] for row in rows] for name in FEATURES}
     made = datasets.Dataset.from_dict(columns, features=FEATURES)

@@ -1,4 +1,4 @@
-"""Demonstrations: the oracle plays, and what it said becomes a training set. Light: no model is loaded."""
+"""Demonstrations: a script plays, and what it said becomes a training set. Light: no model is loaded."""
 
 import asyncio
 import time
@@ -7,43 +7,61 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flywheel.actions.base import ActionSpace
 from flywheel.chat import make_words
 from flywheel.config import Config
 from flywheel.datasets.sets import row_of, save_set
-from flywheel.envs.simulated.env import SimulatedEnv
 from flywheel.envs.simulated.tasks import load_tasks
 from flywheel.errors import DataError
 from flywheel.jobs.base import Progress
+from flywheel.jobs.environments import make_env
+from flywheel.rollout.agents.base import Agent
 from flywheel.rollout.agents.scripted import ScriptedAgent
+from flywheel.rollout.agents.solutions import SolutionAgent
 from flywheel.rollout.groups import plan, play
-from flywheel.types import Size, Task, Trajectory
+from flywheel.types import Task, Trajectory
 
 
 def build_demonstrations(config: Config, tasks: Sequence[Task], folder: Path) -> dict[str, Any]:
-    """Play `tasks.demonstrations` tasks and save them. Raises `DataError` when the oracle fails at one."""
+    """Play `tasks.demonstrations` tasks by script and save them.
+
+    The script of a generated task is the oracle, which knows the simulated desktop; tasks of packs bring their own.
+
+    Raises `DataError` when the oracle fails at one, or no script of a pack succeeds: real applications may be late,
+    the oracle may not.
+    """
     words = make_words(config)
     chosen = list(tasks)[: config.tasks.demonstrations]
-    specs = plan(config, chosen, partition="demonstrations", samples=1, temperature=0.0, max_turns=32)
+    played = _play(config, chosen, words.space)
+    shown = [trajectory for trajectory in played if trajectory.success]
+    failed = [trajectory for trajectory in played if not trajectory.success]
+    if failed and (not shown or not config.tasks.source):
+        why = failed[0].error or f"it ended as {failed[0].stop_reason}"
+        raise DataError(f"The script failed at {len(failed)} of {len(played)} tasks, first {failed[0].task.id}: {why}.")
+    save_set([row_of(trajectory, words, "demonstration") for trajectory in shown], folder)
+    turns = sum(len(trajectory.turns) for trajectory in shown)
+    families = Counter(trajectory.task.family for trajectory in shown)
+    counted = {"trajectories": len(shown), "failed": len(failed), "turns": turns}
+    return {**counted, "by_family": dict(sorted(families.items()))}
+
+
+def _play(config: Config, tasks: Sequence[Task], space: ActionSpace) -> list[Trajectory]:
+    agent: Agent = SolutionAgent(space) if config.tasks.source else ScriptedAgent(space)
+    # Solutions find what they click in the accessibility tree.
+    env = config.env.model_copy(update={"accessibility": config.env.accessibility or bool(config.tasks.source)})
+    seen = config.model_copy(update={"env": env})
     played: list[Trajectory] = []
-    screen = Size(config.env.width, config.env.height)
     asyncio.run(
         play(
-            specs,
-            ScriptedAgent(words.space),
-            words.space,
-            lambda: SimulatedEnv(screen, config.env.layout, config.env.accessibility),
-            concurrency=1,
+            plan(config, tasks, partition="demonstrations", samples=1, temperature=0.0, max_turns=32),
+            agent,
+            space,
+            lambda: make_env(seen),
+            concurrency=config.rollout.concurrency if config.env.backend == "remote" else 1,
             on_trajectory=played.append,
         )
     )
-    failed = [trajectory for trajectory in played if not trajectory.success]
-    if failed:
-        why = failed[0].error or f"it ended as {failed[0].stop_reason}"
-        raise DataError(f"The oracle failed at {len(failed)} of {len(played)} tasks, first {failed[0].task.id}: {why}.")
-    save_set([row_of(trajectory, words, "demonstration") for trajectory in played], folder)
-    turns = sum(len(trajectory.turns) for trajectory in played)
-    families = Counter(trajectory.task.family for trajectory in played)
-    return {"trajectories": len(played), "turns": turns, "by_family": dict(sorted(families.items()))}
+    return played
 
 
 def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, Any]:

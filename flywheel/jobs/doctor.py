@@ -17,6 +17,7 @@ from flywheel.envs.simulated.tasks import generate_tasks
 from flywheel.errors import AgentError, FlywheelError
 from flywheel.jobs.base import Progress
 from flywheel.jobs.base_model import offline_processor
+from flywheel.jobs.environments import make_env
 from flywheel.jobs.findings import Finding
 from flywheel.jobs.policy_checks import (
     Logprobs,
@@ -29,7 +30,6 @@ from flywheel.jobs.policy_checks import (
     pixels_reach_model,
     processor_gives_pixels,
 )
-from flywheel.jobs.pool import make_env
 from flywheel.jobs.threads import use_threads
 from flywheel.modeling.build import build_model
 from flywheel.modeling.policy import load_policy

@@ -22,10 +22,8 @@ from typing import Any
 import torch
 
 from flywheel.config import Config
-from flywheel.envs.base import Env, ObserveOptions
-from flywheel.envs.pool import remote_env
-from flywheel.envs.simulated.env import SimulatedEnv
 from flywheel.errors import InfrastructureError
+from flywheel.jobs.environments import make_env
 from flywheel.jobs.publishing import Publication, Publisher
 from flywheel.modeling.policy import load_policy
 from flywheel.processes import die_with_parent
@@ -34,7 +32,7 @@ from flywheel.rollout.episode import EpisodeSpec
 from flywheel.rollout.groups import play
 from flywheel.store.opening import open_store
 from flywheel.store.store import TrajectoryStore
-from flywheel.types import PolicyRef, Size, Trajectory
+from flywheel.types import PolicyRef, Trajectory
 
 DEAD_WORKER = "A rollout worker was killed; look for the out-of-memory killer in the system's log and run it again."
 
@@ -57,14 +55,6 @@ def begun(store: TrajectoryStore, partition: str, experiment: str) -> Iterator[P
         yield Publication(partition, attempt)
     finally:
         store.release(partition, experiment)
-
-
-def make_env(config: Config) -> Env:
-    """One desktop of the configured kind."""
-    if config.env.backend == "remote":
-        observe = ObserveOptions(image=config.env.image, accessibility=config.env.accessibility)
-        return remote_env(config.env.urls, observe=observe, wait=config.env.wait_seconds)
-    return SimulatedEnv(Size(config.env.width, config.env.height), config.env.layout, config.env.accessibility)
 
 
 class RolloutPool:

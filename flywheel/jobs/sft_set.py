@@ -18,12 +18,16 @@ from flywheel.workspace import iteration_name
 def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """`args`: iteration, out, demonstrations (a set to mix in, or None), seed.
 
-    Raises `DataError` when nothing succeeded, `StoreError` when an iteration has no sealed rollouts.
+    Where the student solves nothing yet, the demonstrations alone are the set: the teacher's bootstrap. How many
+    successes an iteration must have is up to the check before this (`flywheel.min_successes`).
+
+    Raises `DataError` when nothing succeeded and nothing is mixed in, `StoreError` when an iteration has no sealed
+    rollouts.
     """
     started = time.perf_counter()
     iteration, mixed_in = args["iteration"], args["demonstrations"]
     found = _successes(config, iteration)
-    if not found:
+    if not found and not mixed_in:
         raise DataError(
             f"No rollout of {iteration_name(iteration)} succeeded, so nothing can be learnt from; add demonstrations "
             "(tasks.demonstrations), train longer (sft.steps), or start with easier tasks (env.levels)."

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flywheel.config import Config
 from flywheel.datasets.needs import PROBED, Here
 from flywheel.datasets.osworld import Entry, runnable, survey
 from flywheel.datasets.task_files import save_tasks
@@ -13,11 +14,14 @@ from flywheel.envs.server.machines.xvfb.apps import installed_apps
 from flywheel.envs.server.places import cache_root
 from flywheel.envs.simulated.tasks import generate_tasks
 from flywheel.errors import TaskError
+from flywheel.packs.offline.pack import pack_tasks
 from flywheel.seeds import derive_seed
-from flywheel.types import Size, Split
+from flywheel.types import Size, Split, Task
 from flywheel.workspace import Workspace
 
 SPLITS: tuple[Split, ...] = ("train", "heldout")
+OFFLINE = "offline"
+"""`tasks.source` of the pack of real applications that flywheel brings."""
 
 
 def build_tasks(workspace: Workspace) -> dict[str, Any]:
@@ -27,23 +31,30 @@ def build_tasks(workspace: Workspace) -> dict[str, Any]:
     impossible, `TaskError` when no task of `tasks.source` can run on this machine.
     """
     config = workspace.config
-    if config.tasks.source:
+    if config.tasks.source not in ("", OFFLINE):
         return write_imported(workspace, survey(Path(config.tasks.source), this_machine()))
     counts = {"train": config.tasks.train, "heldout": config.tasks.heldout}
     families: Counter[str] = Counter()
     for split in SPLITS:
-        generated = generate_tasks(
-            split=split,
-            count=counts[split],
-            seed=derive_seed(config.seed, "tasks", split),
-            screen=Size(config.env.width, config.env.height),
-            layout=config.env.layout,
-            families=config.env.families,
-            levels=config.env.levels,
-        )
+        generated = _generate(config, split, counts[split])
         save_tasks(generated, workspace.tasks_dir / f"{split}.jsonl")
         families.update(task.family for task in generated)
     return {**counts, "by_family": dict(families)}
+
+
+def _generate(config: Config, split: Split, count: int) -> list[Task]:
+    seed, env = derive_seed(config.seed, "tasks", split), config.env
+    if config.tasks.source == OFFLINE:
+        return pack_tasks(split, count, seed, env.families, env.levels)
+    return generate_tasks(
+        split=split,
+        count=count,
+        seed=seed,
+        screen=Size(env.width, env.height),
+        layout=env.layout,
+        families=env.families,
+        levels=env.levels,
+    )
 
 
 def write_imported(workspace: Workspace, entries: Sequence[Entry]) -> dict[str, Any]:

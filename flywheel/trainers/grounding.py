@@ -170,19 +170,30 @@ def _vision_loss(
     return loss, accuracy
 
 
-def train_grounding(model: Any, chat: Chat, screen: Size, sizes: TinyModelConfig, seed: int, report: Report) -> float:
-    """Stage 2, in place; the share of numbers said correctly over the last tenth of the steps.
+def train_grounding(
+    model: Any,
+    chat: Chat,
+    screen: Size,
+    sizes: TinyModelConfig,
+    seed: int,
+    report: Report,
+    words: Sequence[str] = ALL_WORDS,
+) -> float:
+    """Stage 2, in place; the share of tokens said correctly over the last tenth of the steps.
+
+    Dictated are those of `words` that the tokenizer holds as one token each.
 
     The vision tower learns on: what the language model needs of it is not settled yet.
     """
     teacher, policy = Teacher(chat, screen), PolicyModel(model, chat, frozen=False)
+    dictated = [word for word in words if len(chat.tokenise(word)) == len(chat.tokenise(f" {word}")) == 1]
     optimisation = _optimisation(list(model.parameters()), sizes.grounding_steps)
     random = np.random.default_rng(derive_seed(seed, "grounding"))
     right: list[float] = []
     for step in range(sizes.grounding_steps):
         full = 0.5 if step >= CELLS_FIRST * sizes.grounding_steps else 0.0
         lessons = [_lesson(teacher, random, full) for _ in range(GROUNDING_BATCH)]
-        lessons += [_dictation(teacher, random) for _ in range(DICTATIONS)]
+        lessons += [_dictation(teacher, dictated, random) for _ in range(DICTATIONS)]
         row = pack(lessons, image_id=chat.image_id)
         logp_KV = policy.distribution(row)
         targets_K = torch.from_numpy(row.targets_K)
@@ -203,8 +214,8 @@ def _lesson(teacher: Teacher, random: np.random.Generator, full: float) -> Train
     return teacher.lesson(image, widgets, (random.random(len(widgets)) < full).tolist())
 
 
-def _dictation(teacher: Teacher, random: np.random.Generator) -> TrainingSample:
-    return teacher.dictation(random.choice(ALL_WORDS, random.integers(2, 5), replace=False).tolist())
+def _dictation(teacher: Teacher, words: Sequence[str], random: np.random.Generator) -> TrainingSample:
+    return teacher.dictation(random.choice(words, random.integers(2, 5), replace=False).tolist())
 
 
 def _sample(

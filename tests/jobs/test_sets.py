@@ -51,7 +51,7 @@ def test_a_task_that_the_oracle_cannot_solve_is_one_sentence(tmp_path: Path) -> 
     hopeless = replace(tasks[1], evaluator=tasks[2].evaluator)
     save_tasks([tasks[0], replace(hopeless, raw={})], tmp_path / "train.jsonl")
     args = {"tasks": str(tmp_path / "train.jsonl"), "out": str(tmp_path / "shown")}
-    with pytest.raises(DataError, match="The oracle failed at 1 of 2 tasks") as caught:
+    with pytest.raises(DataError, match="The script failed at 1 of 2 tasks") as caught:
         demonstrations.run(small_config(tmp_path), args, Notes())
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "shown").exists()
@@ -114,6 +114,14 @@ def test_an_iteration_without_a_success_is_one_sentence(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
     with pytest.raises(StoreError, match="iter-02"):
         sft_set.run(config, args_for(tmp_path, 2), Notes())
+
+
+def test_where_the_student_solves_nothing_the_teacher_goes_on(tmp_path: Path) -> None:
+    config = small_config(tmp_path)
+    played(config, 1, reward=0.0)
+    result = sft_set.run(config, args_for(tmp_path, 1, shown(tmp_path)[1]), Notes())
+    assert (result["trajectories"], result["successes"], result["by_family"]) == (5, 0, {})
+    assert [row["source"] for row in load_rows(tmp_path / "set")] == ["demonstration"] * 5
 
 
 def test_a_checkpoint_is_verified_bit_by_bit(tiny: Tiny) -> None:
