@@ -16,7 +16,8 @@ _TITLES = (
     "    print(' '.join(re.findall('<a:t>(.*?)</a:t>', deck.read(name).decode())))\n"
 )
 
-_NEXT_SLIDE, _SHOWN = press("pagedown", to="go to the next slide"), wait(1, "it is shown")
+_NEXT_SLIDE, _SHOWN = press("pagedown", to="go to the next slide"), wait(2, "it is shown")
+# Impress changes slides when it is idle: keys that come earlier go to the slide before.
 
 
 def _deck(rng: random.Random) -> tuple[str, list[tuple[str, str]]]:
@@ -88,13 +89,11 @@ def retitle_and_add(rng: random.Random) -> Draft:
     new = f"{rng.choice(MONTHS).capitalize()} {rng.choice(THINGS)}"
     words = [" ".join(slide) for slide in slides]
     return _shown(
-        f"Change the title of the second slide to {new}, add an empty slide after it, and save the file.",
+        f"Change the title of the first slide to {new}, add an empty slide after it, and save the file.",
         path,
         slides,
-        [words[0], f"{new} {slides[1][1]}", "", words[2]],
+        [f"{new} {slides[0][1]}", "", *words[1:]],
         [
-            _NEXT_SLIDE,
-            _SHOWN,
             *_edit_title(new),
             press("esc", to="select nothing"),
             press("ctrl", "m", to="add a slide"),
