@@ -30,14 +30,14 @@ def _shown(instruction: str, path: str, before: list[tuple[str, str]], after: li
     """`after` holds all the words of each slide."""
     judge = prints(f"python3 -c {shlex.quote(_TITLES)} {path}", "\n".join(after))
     name = path.rpartition("/")[2]
-    return Draft(instruction, judge, [*solution, *SAVE], launch("impress", path), name, {path: pptx(before)})
+    return Draft(instruction, judge, [*solution, *SAVE], launch("impress", path), name, {path: pptx(before)}, idle=True)
 
 
 def _edit_title(text: str) -> list[Json]:
     return [
         press("tab", to="select the title"),
         press("f2", to="edit it"),
-        wait(0.5, "the cursor is in it"),
+        wait(1, "the cursor is in it"),
         press("ctrl", "a", to="select the old title"),
         write(text),
         press("esc", to="end editing"),
