@@ -67,22 +67,31 @@ def show(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE.html", help="Default: ID.html.")
     ] = None,
+    mp4: Annotated[
+        Path | None, typer.Option("--mp4", metavar="FILE.mp4", help="A film, a second a turn, instead of the page.")
+    ] = None,
     open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     partition: Partition = None,
     profile: Profile = EMBEDDED,
     settings: Settings = None,
 ) -> None:
-    """Write one trajectory as an HTML film strip, with its clicks drawn on the screenshots."""
+    """Write one trajectory as an HTML film strip or as a film, with its clicks drawn on the screenshots."""
+    from flywheel.store.film import write_film
     from flywheel.store.opening import open_existing
     from flywheel.store.viewer import render_trajectory
 
-    path = output or Path(f"{trajectory}.html")
-    check_writable(path)
+    page = output or (Path(f"{trajectory}.html") if mp4 is None else None)
+    check_writable(page)
+    check_writable(mp4)
     found = open_existing(configure(profile, settings)).read(trajectory, partition=partition)
-    path.write_text(render_trajectory(found), encoding="utf-8")
-    out().print(path, markup=False)
-    if open_it:
-        typer.launch(path.absolute().as_uri())
+    if page is not None:
+        page.write_text(render_trajectory(found), encoding="utf-8")
+    if mp4 is not None:
+        write_film(found, mp4)
+    for written in filter(None, (page, mp4)):
+        out().print(written, markup=False)
+        if open_it:
+            typer.launch(written.absolute().as_uri())
 
 
 def gc(

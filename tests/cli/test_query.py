@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -103,6 +104,20 @@ def test_show_of_somebody_unknown_is_one_sentence(asked: Flywheel, tmp_path: Pat
     said = asked("show", "nobody", "--output", tmp_path / "strip.html").refusal
     assert "no trajectory 'nobody'" in said
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="needs apt-get install ffmpeg")
+def test_show_writes_a_film_instead_of_the_page_or_beside_it(
+    asked: Flywheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert asked("show", "iter-01-0", "--mp4", "film.mp4").out == "film.mp4\n"
+    assert Path("film.mp4").read_bytes()[4:8] == b"ftyp"
+    assert not Path("iter-01-0.html").exists()
+    assert asked("show", "iter-01-0", "--mp4", "film.mp4", "-o", "page.html").out == "page.html\nfilm.mp4\n"
+    assert "none does not exist" in asked("show", "iter-01-0", "--mp4", tmp_path / "none" / "film.mp4").refusal
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "run `apt-get install ffmpeg`" in asked("show", "iter-01-0", "--mp4", "other.mp4").refusal
 
 
 def test_gc_says_what_went(asked: Flywheel) -> None:
