@@ -2,9 +2,11 @@
 
 import socket
 import threading
+import time
 from typing import Any
 
 from flywheel.envs.server.episodes.simulated import SimulatedEpisode
+from flywheel.types import Observation
 
 BANNER = b"RFB 003.008\n"
 
@@ -27,3 +29,11 @@ class ShownEpisode(SimulatedEpisode):
             client, _ = self._listening.accept()
             client.sendall(BANNER)
             self._clients.append(client)
+
+
+class SlowEpisode(ShownEpisode):
+    """Looks at the screen for 1.5 seconds."""
+
+    def observe(self) -> Observation:
+        time.sleep(1.5)
+        return super().observe()

@@ -1,5 +1,6 @@
 """Watching: a page on loopback that shows one leased desktop and takes no input, and is gone with the lease."""
 
+import asyncio
 import json
 import signal
 import socket
@@ -17,6 +18,9 @@ from websockets.sync.client import ClientConnection, connect
 
 from flywheel.cli.desktops import tunnel
 from flywheel.datasets.task_files import task_from_json
+from flywheel.envs.server.backends import Backend
+from flywheel.envs.server.leases import Refusal
+from flywheel.envs.server.supervisor import Supervisor
 from flywheel.envs.server.viewer import why_no_page
 from flywheel.envs.wire import decode_result
 from flywheel.processes import family
@@ -26,6 +30,7 @@ from tests.datasets.test_osworld import made
 from tests.envs.server.episodes.working import needs_desktops
 from tests.envs.server.serving import Held, Native, Served, error_of, serving, tasks, wait_dead
 from tests.envs.server.shown import BANNER
+from tests.envs.server.test_supervisor import begun, supervised
 
 pytestmark = pytest.mark.skipif(why_no_page() is not None, reason=why_no_page() or "")
 
@@ -196,6 +201,34 @@ def test_what_cannot_be_watched_is_refused_and_costs_nothing(tmp_path: Path) -> 
         assert pages(served) == []
         lease.release()
         assert error_of(lease.post("view"))[:2] == (410, "request")
+
+
+def test_a_command_that_runs_is_waited_for_but_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play(supervisor: Supervisor) -> None:
+        lease = await begun(supervisor)
+        looking = asyncio.create_task(lease.observe())
+        await asyncio.sleep(0.1)
+        monkeypatch.setattr("flywheel.envs.server.leases.VIEW_SECONDS", 0.2)
+        with pytest.raises(Refusal, match="Desktop 0 is in the middle of a command"):
+            await lease.view()
+        assert not looking.done()
+        monkeypatch.setattr("flywheel.envs.server.leases.VIEW_SECONDS", 30.0)
+        assert (await lease.view()).startswith("http://127.0.0.1:")
+        assert looking.done()
+
+    assert supervised(tmp_path, play, backend=Backend("tests.envs.server.shown:SlowEpisode")) == []
+
+
+def test_packages_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with serving(tmp_path / "root", *SHOWN) as served:
+        lease = Native(served.url).lease()
+        assert error_of(lease.post("view")) == (
+            409,
+            "request",
+            "The host of the env server cannot show desktops; run `apt-get install util-linux websockify` there.",
+        )
+        assert lease.reset(tasks()[0]).status_code == 200
 
 
 def test_simulated_desktops_have_no_screen_server(served: Served) -> None:
