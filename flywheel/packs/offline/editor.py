@@ -2,7 +2,7 @@
 
 import random
 
-from flywheel.packs.draft import HOME, Draft, Json, file_says, press, write
+from flywheel.packs.draft import HOME, Draft, Json, file_says, press, wait, write
 from flywheel.packs.words import NAMES, PLACES, THINGS, sentence, some
 
 _FOLDER = f"{HOME}/Documents"
@@ -91,9 +91,11 @@ def save_as(rng: random.Random) -> Draft:
             press("ctrl", "end", to="go to the end"),
             write(second),
             press("ctrl", "shift", "s", to="save under another name"),
+            wait(1, "the dialog is there"),
             press("ctrl", "a", to="select the name"),
-            write(target, f"the path of {new}.txt"),
+            write(f"{new}.txt"),
             press("enter", to="save"),
+            wait(1, "it is saved"),
         ],
         ("mousepad", path),
         f"{old}.txt",
