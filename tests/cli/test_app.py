@@ -116,7 +116,7 @@ def test_interrupt_is_status_130_and_leaves_nobody(tmp_path: Path, environment: 
     family = _family(process.pid)
     assert len(family) >= 2, "a keeper and a job"
     os.kill(process.pid, signal.SIGINT)
-    assert process.wait(20) == 130
+    assert process.wait(60) == 130
     assert not [pid for pid in family if is_alive(pid)]
     assert not (tmp_path / "experiments/default/checkpoints/base").exists()
 

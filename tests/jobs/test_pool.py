@@ -95,7 +95,7 @@ def test_leaving_ends_the_workers_at_once(school: School, tmp_path: Path) -> Non
         pool.play(specs_of(school, 2))
         pids = [process.pid for process, _ in pool._workers]
         left = time.monotonic()
-    assert time.monotonic() - left < 2
+    assert time.monotonic() - left < 10
     assert not any(is_alive(pid) for pid in pids)
 
 

@@ -11,6 +11,21 @@ from flywheel.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Seconds that each command of a worker may take; one that takes longer is killed."""
+
+    start: float = 300.0
+    reset: float = 600.0
+    step: float = 120.0
+    observe: float = 60.0
+    evaluate: float = 600.0
+    view: float = 30.0
+    recycle: float = 180.0
+    health: float = 20.0
+    close: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
 class Backend:
     """`episode` and `machine` go to the worker. `reap` names `module:function`, called with the session folder of a
     desktop whose worker was killed, to end what a machine may have left outside it."""
@@ -18,6 +33,7 @@ class Backend:
     episode: str
     machine: str = ""
     reap: str | None = None
+    deadlines: Deadlines = Deadlines()
 
     def python(self) -> Path:
         """The Python of its workers. Raises `ConfigError` when the desktops' own environment was not made yet."""
@@ -42,7 +58,10 @@ class Backend:
 BACKENDS: dict[str, Backend] = {
     "simulated": Backend("simulated"),
     "xvfb": Backend("osworld", "xvfb", "flywheel.envs.server.machines.xvfb.reap:reap"),
-    "qemu": Backend("osworld", "qemu", "flywheel.envs.server.machines.qemu.reap:reap"),
+    # Three boots of five minutes each, as an emulated machine or Windows may take.
+    "qemu": Backend(
+        "osworld", "qemu", "flywheel.envs.server.machines.qemu.reap:reap", Deadlines(start=1000.0, recycle=1000.0)
+    ),
     "remote": Backend("osworld", "remote"),
     "gateway": Backend("osworld", "gateway"),
     "stock": Backend("osworld", "stock"),

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flywheel.envs.base import Capabilities
-from flywheel.envs.server.backends import Backend
+from flywheel.envs.server.backends import Backend, Deadlines
 from flywheel.envs.server.folders import RunFolder
 from flywheel.envs.server.viewer import Viewer
 from flywheel.envs.wire import WireError, capabilities_from_json, encode_frame, error_from_json, frame_head
@@ -32,21 +32,6 @@ SOURCE = Path(__file__).parents[3]
 MAX_LOG_BYTES = 1 << 20
 MAX_FRAME_BYTES = 256 << 20
 BUFFER_BYTES = 16 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Deadlines:
-    """Seconds that each command of a worker may take; one that takes longer is killed."""
-
-    start: float = 300.0
-    reset: float = 600.0
-    step: float = 120.0
-    observe: float = 60.0
-    evaluate: float = 600.0
-    view: float = 30.0
-    recycle: float = 180.0
-    health: float = 20.0
-    close: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import uvicorn
 
 from flywheel.envs.server.app import AppOptions, build_app
 from flywheel.envs.server.backends import BACKENDS
-from flywheel.envs.server.desktop import Deadlines, WorkerSpec
+from flywheel.envs.server.desktop import WorkerSpec
 from flywheel.envs.server.folders import reap_leftovers
 from flywheel.envs.server.guard import check_exposed
 from flywheel.envs.server.places import desktops_root
@@ -35,7 +35,6 @@ class ServeOptions:
     port: int = 8100
     token_variable: str = TOKEN_VARIABLE
     app: AppOptions = field(default_factory=AppOptions)
-    deadlines: Deadlines = field(default_factory=Deadlines)
     machine: Mapping[str, Any] = field(default_factory=dict)
     drain: float = 300.0
     root: Path = field(default_factory=desktops_root)
@@ -49,7 +48,7 @@ def serve(options: ServeOptions, announce: Callable[[str], None]) -> None:
     check_exposed(options.host, options.app.token, options.token_variable)
     backend = replace(BACKENDS[options.backend], episode=options.episode or BACKENDS[options.backend].episode)
     hidden = frozenset({options.token_variable})
-    spec = WorkerSpec(backend, backend.python(), options.machine, options.deadlines, hidden)
+    spec = WorkerSpec(backend, backend.python(), options.machine, backend.deadlines, hidden)
     listening = _bind(options.host, options.port)
     for name in reap_leftovers(options.root):
         announce(f"Cleaned up after the killed server {name}.")
