@@ -34,8 +34,10 @@ def _shown(instruction: str, path: str, before: list[tuple[str, str]], after: li
 
 
 def _edit_title(text: str) -> list[Json]:
+    """F2 does nothing until Impress, once it is idle, has noticed that something is selected."""
     return [
         press("tab", to="select the title"),
+        wait(1.5, "it is selected"),
         press("f2", to="edit it"),
         wait(1, "the cursor is in it"),
         press("ctrl", "a", to="select the old title"),
@@ -96,6 +98,7 @@ def retitle_and_add(rng: random.Random) -> Draft:
         [
             *_edit_title(new),
             press("esc", to="select nothing"),
+            wait(1, "nothing is selected"),
             press("ctrl", "m", to="add a slide"),
         ],
     )
