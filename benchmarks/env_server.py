@@ -2,9 +2,10 @@
 
     python benchmarks/env_server.py [--desktops 8] [--seconds 5]
 
-Both ways play the same: every desktop its own episode, the pointer moved to a new place each step, the screenshot fetched
-as raw RGB. A simulated step takes well under a millisecond, so the ratio is the price of HTTP and of two more processes;
-a real desktop takes 10 to 100 ms a step and hides it. Wall-clock time, since the work is spread over processes.
+Both ways play the same: every desktop its own episode, the pointer moved to a new place each step, the screenshot
+fetched as raw RGB. A simulated step takes well under a millisecond, so the ratio is the price of HTTP and of two more
+processes; a real desktop takes 10 to 100 ms a step and hides it. Wall-clock time, since the work is spread over
+processes.
 """
 
 import argparse
