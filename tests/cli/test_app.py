@@ -105,10 +105,15 @@ def test_interrupt_is_status_130_and_leaves_nobody(tmp_path: Path, environment: 
     settings = [argument for setting in (*QUIET, f"home={tmp_path}") for argument in ("--set", setting)]
     endless = ["--set", "model.tiny.vision_steps=100000"]
     process = subprocess.Popen(
-        [*COMMAND, "base", *settings, *endless], env=environment, start_new_session=True, stderr=subprocess.PIPE
+        [*COMMAND, "base", *settings, *endless],
+        env=environment,
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        # Tests that a shell runs in the background inherit that interrupts are ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     progress = tmp_path / "experiments/default/runs/base_model-base/progress.json"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not progress.exists():
         assert process.poll() is None, process.stderr and process.stderr.read()
         assert time.monotonic() < deadline

@@ -58,7 +58,7 @@ def test_rollouts_go_to_the_store_and_a_set_without_successes_is_refused(
     episodes = TrajectoryStore(tmp_path / "store").trajectories("iter-01")
     assert len(episodes) == 6
     assert {episode.iteration for episode in episodes} == {1}
-    refused = home("sft-set", "--iteration", 1)
+    refused = home("sft-set", "--iteration", 1, "--set", "flywheel.demonstrations=false")
     assert refused.code == 1
     assert refused.err.splitlines()[-1].startswith("No rollout of iter-01 succeeded")
     assert refused.err.count("No rollout of iter-01 succeeded") == 1

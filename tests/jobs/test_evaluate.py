@@ -12,8 +12,7 @@ from flywheel.envs.simulated.tasks import load_tasks
 from flywheel.errors import DataError, InfrastructureError, PolicyError
 from flywheel.evaluation.report import from_json
 from flywheel.evaluation.statistics import wilson
-from flywheel.jobs import evaluate
-from flywheel.jobs import pool as pool_module
+from flywheel.jobs import environments, evaluate
 from flywheel.store.opening import open_store
 from flywheel.types import Observation, PolicyRef, Task
 from tests.school import School
@@ -83,7 +82,7 @@ class Unreliable(SimulatedEnv):
 def test_lost_episodes_are_run_again_and_then_counted_apart(
     school: School, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hopeless: bool
 ) -> None:
-    monkeypatch.setattr(pool_module, "SimulatedEnv", Unreliable)
+    monkeypatch.setattr(environments, "SimulatedEnv", Unreliable)
     task = load_tasks(school.tasks)[4]
     monkeypatch.setattr(Unreliable, "hopeless", task.id if hopeless else "")
     config, notes = school.config(tmp_path), Notes()

@@ -12,8 +12,7 @@ import pytest
 from flywheel.config import Config
 from flywheel.envs.simulated.env import SimulatedEnv
 from flywheel.errors import ConfigError, DataError, InfrastructureError, PartitionBusyError
-from flywheel.jobs import grpo
-from flywheel.jobs import pool as pool_module
+from flywheel.jobs import environments, grpo
 from flywheel.modeling.policy import load_policy
 from flywheel.processes import family, is_alive
 from flywheel.store.opening import open_store
@@ -157,7 +156,7 @@ class Shaky(SimulatedEnv):
 def test_episodes_that_were_lost_never_enter_training(
     school: School, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_module, "SimulatedEnv", Shaky)
+    monkeypatch.setattr(environments, "SimulatedEnv", Shaky)
     seen: list[str] = []
     real = PolicyGradient.update
 
@@ -179,7 +178,7 @@ def test_episodes_that_were_lost_never_enter_training(
 def test_an_update_without_a_judged_episode_is_one_sentence(
     school: School, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_module, "SimulatedEnv", Shaky)
+    monkeypatch.setattr(environments, "SimulatedEnv", Shaky)
     monkeypatch.setattr(Shaky, "every", 1)
     config = school.config(tmp_path)
     with pytest.raises(InfrastructureError, match=r"None of the 12 episodes of update 0.*does not answer") as caught:

@@ -13,7 +13,7 @@ import pytest
 
 from flywheel.envs.simulated.env import SimulatedEnv
 from flywheel.errors import InfrastructureError, StoreFullError
-from flywheel.jobs import pool as pool_module
+from flywheel.jobs import environments
 from flywheel.jobs.pool import RolloutPool
 from flywheel.jobs.publishing import Publication
 from flywheel.processes import children, is_alive
@@ -111,7 +111,7 @@ class SlowEnv(SimulatedEnv):
 def test_a_killed_worker_is_one_sentence_and_no_wait(
     school: School, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    monkeypatch.setattr(pool_module, "SimulatedEnv", SlowEnv)
+    monkeypatch.setattr(environments, "SimulatedEnv", SlowEnv)
     pids: list[int] = []
 
     def play() -> None:
@@ -135,7 +135,7 @@ def test_a_killed_worker_is_one_sentence_and_no_wait(
 
 def test_no_worker_outlives_a_killed_parent(school: School, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither an idle one nor one in the middle of an episode."""
-    monkeypatch.setattr(pool_module, "SimulatedEnv", SlowEnv)
+    monkeypatch.setattr(environments, "SimulatedEnv", SlowEnv)
     for playing in (False, True):
         ours, theirs = CONTEXT.Pipe()
 

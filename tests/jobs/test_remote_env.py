@@ -5,7 +5,7 @@ from pathlib import Path
 
 from flywheel.config import load_config
 from flywheel.envs.base import Env
-from flywheel.jobs.pool import make_env
+from flywheel.jobs.environments import make_env
 from tests.envs.server.serving import SCREEN, serving, solution, tasks
 
 

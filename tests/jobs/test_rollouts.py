@@ -8,8 +8,8 @@ import pytest
 
 from flywheel.envs.simulated.env import SimulatedEnv
 from flywheel.errors import InfrastructureError, PartitionBusyError, TaskError
-from flywheel.jobs import pool as pool_module
-from flywheel.jobs import rollouts
+from flywheel.jobs import environments, rollouts
+from flywheel.jobs.pool import RolloutPool
 from flywheel.store.opening import open_store
 from flywheel.types import Observation, Task, Trajectory
 from tests.killing import in_child
@@ -95,7 +95,7 @@ def test_a_stage_that_fails_lets_go_of_its_partition(
 ) -> None:
     config = school.config(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(pool_module.RolloutPool, "play", _fail)
+        patch.setattr(RolloutPool, "play", _fail)
         with pytest.raises(InfrastructureError, match="worker was lost"):
             rollouts.run(config, args_for(school), Notes())
     assert rollouts.run(config, args_for(school), Notes())["attempt"] == 2
@@ -115,7 +115,7 @@ def test_episodes_that_the_environment_lost_are_kept_apart(
         made.append((LostEnv if len(made) in (1, 5) else SimulatedEnv)(*args))
         return made[-1]
 
-    monkeypatch.setattr(pool_module, "SimulatedEnv", make)
+    monkeypatch.setattr(environments, "SimulatedEnv", make)
     config = school.config(tmp_path)
     result = rollouts.run(config, args_for(school), Notes())
     assert (result["episodes"], result["judged"], result["env_errors"]) == (12, 10, 2)
