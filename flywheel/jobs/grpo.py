@@ -23,8 +23,9 @@ from flywheel.rollout.groups import plan
 from flywheel.store.opening import open_store
 from flywheel.store.store import TrajectoryStore
 from flywheel.trainers.checkpoints import forget_states, save_policy, states_folder
+from flywheel.trainers.credit import Credit, Rollout
 from flywheel.trainers.model import PolicyModel, fingerprint
-from flywheel.trainers.rl import PolicyGradient, Rollout
+from flywheel.trainers.rl import PolicyGradient
 from flywheel.types import PolicyRef, Trajectory
 
 RESAMPLINGS = 3
@@ -86,18 +87,17 @@ def _decides(config: Config, args: dict[str, Any]) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """What was played for one update; `usable_B` were judged, and have a rollout and an advantage each."""
+    """What was played for one update; `rollouts_B` were judged, and have a credit each."""
 
     played: list[Trajectory]
-    usable_B: list[Trajectory]
     rollouts_B: list[Rollout]
-    advantage_B: np.ndarray
+    credits_B: list[Credit]
 
     @property
     def informative_B(self) -> list[bool]:
         """True in groups that differ in reward."""
         groups = [rollout.sample.group_id for rollout in self.rollouts_B]
-        told = {group for group, advantage in zip(groups, self.advantage_B, strict=True) if advantage}
+        told = {group for group, credit in zip(groups, self.credits_B, strict=True) if credit.informative}
         return [group in told for group in groups]
 
     @property
@@ -136,21 +136,25 @@ class _Loop:
         clock = time.perf_counter()
         batch = self._collect()
         rollout_seconds = time.perf_counter() - clock
-        rollouts, advantage_B = batch.rollouts_B, batch.advantage_B
-        if self._resamples and any(batch.informative_B):
-            rollouts = [rollout for rollout, told in zip(rollouts, batch.informative_B, strict=True) if told]
-            advantage_B = advantage_B[batch.informative_B]
-        metrics = self.trainer.update(rollouts, advantage_B)
-        self.practice.learn(batch.usable_B)
-        pairs = zip(batch.usable_B, batch.advantage_B.tolist(), strict=True)
-        graded = {trajectory.id: advantage for trajectory, advantage in pairs}
+        metrics = self.trainer.update(*self._trained(batch))
+        self.practice.learn([rollout.trajectory for rollout in batch.rollouts_B])
+        pairs = zip(batch.rollouts_B, batch.credits_B, strict=True)
+        graded = {rollout.trajectory.id: credit.advantage for rollout, credit in pairs}
         self.shelf.add([replace(trajectory, advantage=graded.get(trajectory.id)) for trajectory in batch.played])
         return metrics | {
-            "success": float(np.mean([trajectory.success for trajectory in batch.usable_B])),
-            "lost": float(len(batch.played) - len(batch.usable_B)),
+            "success": float(np.mean([rollout.trajectory.success for rollout in batch.rollouts_B])),
+            "lost": float(len(batch.played) - len(batch.rollouts_B)),
             "rollout_seconds": rollout_seconds,
             "update_seconds": time.perf_counter() - clock - rollout_seconds,
         }
+
+    def _trained(self, batch: _Batch) -> tuple[list[Rollout], list[Credit]]:
+        """All of a batch; where groups without spread are replaced, what is left without them."""
+        if not (self._resamples and any(batch.informative_B)):
+            return batch.rollouts_B, batch.credits_B
+        rows = zip(batch.rollouts_B, batch.credits_B, batch.informative_B, strict=True)
+        kept = [(rollout, credit) for rollout, credit, told in rows if told]
+        return [rollout for rollout, _ in kept], [credit for _, credit in kept]
 
     @property
     def _resamples(self) -> bool:
@@ -191,10 +195,9 @@ class _Loop:
                 f"None of the {len(played)} episodes of update {self.trainer.updates} could be judged "
                 f"({played[0].error}); mend the desktops and run it again: it goes on from its last state."
             )
-        rollouts = [
-            Rollout(self.pool.chat.sample(trajectory), trajectory.shaped_reward or 0.0) for trajectory in usable
-        ]
-        return _Batch(played, usable, rollouts, self.trainer.advantages(rollouts))
+        chat = self.pool.chat
+        rollouts = [Rollout(t, chat.sample(t), t.shaped_reward or 0.0) for t in usable]
+        return _Batch(played, rollouts, self.trainer.credit(rollouts))
 
 
 def _scored(config: Config, trajectory: Trajectory) -> Trajectory:

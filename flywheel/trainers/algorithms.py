@@ -42,7 +42,7 @@ class Algorithm:
     `advantage` is called over the whole update, (reward_B, group_B, tokens_B) -> advantage_B; `loss` on any
     micro-batch of whole rows. Bounds are None where the algorithm has none. `needs`: `groups`, several rollouts of
     each task; `resampling`, groups without spread are replaced by fresh ones; `overlong_penalty`, the reward includes
-    `advantages.overlong_penalty`.
+    `advantages.overlong_penalty`. `objective` is a name in `objectives.OBJECTIVES`: what uses all of this.
     """
 
     name: str
@@ -55,6 +55,7 @@ class Algorithm:
     keeps: str
     drops: str
     source: str
+    objective: str = "policy"
 
 
 _GROUPS: frozenset[Need] = frozenset({"groups"})

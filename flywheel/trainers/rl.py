@@ -1,40 +1,28 @@
-"""Policy gradient on whole trajectories: advantages over the update, then packed rows through a loss of the table.
+"""Policy gradient on whole trajectories: credit over the update, then packed rows through the algorithm's objective.
 
-Old logprobs are those recorded when the tokens were sampled; nothing is recomputed. Losses are divided by the counts of
-the whole step, so cutting a step into rows changes nothing.
+Losses are divided by the counts of the whole step, so cutting a step into rows changes nothing.
 
-Shapes: B trajectories of an update, K trained tokens of a packed row, T the longest of its documents.
+Shapes: B rollouts of an update, K trained tokens of one.
 """
 
-import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from flywheel.config import RlConfig
-from flywheel.errors import TrainingError
 from flywheel.seeds import derive_seed
-from flywheel.trainers.advantages import count_groups, group_ids, overlong_penalty
+from flywheel.trainers.advantages import count_groups, group_ids
 from flywheel.trainers.aggregation import Denominators
-from flywheel.trainers.algorithms import algorithm, policy_loss
+from flywheel.trainers.algorithms import algorithm
 from flywheel.trainers.checkpoints import TrainerStates
+from flywheel.trainers.credit import Credit, Rollout, credit
 from flywheel.trainers.model import PolicyModel
+from flywheel.trainers.objectives import OBJECTIVES
 from flywheel.trainers.optimisation import Optimisation, constant
-from flywheel.trainers.packing import PackedRow, pack, rows_of
-from flywheel.types import TrainingSample
-
-
-@dataclass(frozen=True, slots=True)
-class Rollout:
-    """One judged trajectory as the trainer needs it; `reward` is what is maximised."""
-
-    sample: TrainingSample
-    reward: float
+from flywheel.trainers.packing import pack, rows_of
 
 
 class PolicyGradient:
@@ -64,7 +52,7 @@ class PolicyGradient:
         self.policy, self.config = policy, config
         self.algorithm = algorithm(config.algorithm)
         self._pack_tokens, self._horizon, self._seed = pack_tokens, horizon, seed
-        self._reference = PolicyModel(copy.deepcopy(policy.model), policy.chat) if config.kl else None
+        self._objective = OBJECTIVES[self.algorithm.objective](policy, config, self.algorithm)
         self._optimisation = Optimisation(
             policy.trainable,
             lr=config.lr,
@@ -73,59 +61,43 @@ class PolicyGradient:
             schedule=constant,
             grad_clip=config.grad_clip,
         )
-        self._states = TrainerStates(states, policy.model, {**self._optimisation.parts, **(parts or {})})
+        kept = {**self._optimisation.parts, **self._objective.parts, **(parts or {})}
+        self._states = TrainerStates(states, policy.model, kept)
         self.updates = self._states.resume()
 
     def save(self) -> None:
         """Write a state to go on from."""
         self._states.save(self.updates)
 
-    def advantages(self, rollouts: Sequence[Rollout]) -> np.ndarray:
-        """One advantage for each rollout, (B,), float64; exactly 0 in groups without spread."""
-        reward_B = torch.tensor([rollout.reward for rollout in rollouts], dtype=torch.float64)
-        tokens_B = torch.tensor([int(rollout.sample.train_mask.sum()) for rollout in rollouts])
-        if "overlong_penalty" in self.algorithm.needs:
-            reward_B = reward_B + overlong_penalty(tokens_B, self._horizon, self._horizon // 4)
-        group_B = group_ids([rollout.sample.group_id for rollout in rollouts])
-        return self.algorithm.advantage(reward_B, group_B, tokens_B).numpy()
+    def credit(self, rollouts: Sequence[Rollout]) -> list[Credit]:
+        """What each rollout is to teach: one advantage a trained token, exactly 0 in groups without spread."""
+        return credit(self.algorithm, rollouts, horizon=self._horizon)
 
-    def update(self, rollouts: Sequence[Rollout], advantage_B: np.ndarray) -> dict[str, float]:
+    def update(self, rollouts: Sequence[Rollout], credits: Sequence[Credit]) -> dict[str, float]:
         """`epochs` passes of `minibatches` optimiser steps; the mean of what they measured."""
-        # By advantages, because a penalty may tell episodes of one reward apart.
-        names_B = group_ids([rollout.sample.group_id for rollout in rollouts])
-        groups = count_groups(torch.from_numpy(advantage_B), names_B)
+        self._objective.begin(rollouts, credits)
         measured: list[dict[str, float]] = []
         for epoch in range(self.config.epochs):
             random = np.random.default_rng(derive_seed(self._seed, "minibatches", self.updates, epoch))
             minibatches = min(self.config.minibatches, len(rollouts))
             for part in np.array_split(random.permutation(len(rollouts)), minibatches):
-                measured += self._step([rollouts[b] for b in part], advantage_B[part])
+                measured += self._step([rollouts[b] for b in part], [credits[b] for b in part])
         self.updates += 1
         means = {name: float(np.mean([m[name] for m in measured])) for name in (measured[0] if measured else ())}
-        return {
-            **means,
-            "reward": float(np.mean([rollout.reward for rollout in rollouts])),
-            "mean_abs_advantage": float(np.abs(advantage_B).mean()),
-            "informative_groups": groups.informative,
-        }
+        return {**means, **_figures(rollouts, credits), **self._objective.end()}
 
-    def _step(self, rollouts: Sequence[Rollout], advantage_B: np.ndarray) -> list[dict[str, float]]:
-        """One optimiser step and what it measured; none where no row has anything to say.
-
-        Rows of advantage 0 have no gradient: they count in the denominators, and are run only for KL or entropy.
-        """
+    def _step(self, rollouts: Sequence[Rollout], credits: Sequence[Credit]) -> list[dict[str, float]]:
+        """One optimiser step and what it measured; none where no rollout has anything to say."""
         lengths = [int(rollout.sample.train_mask.sum()) for rollout in rollouts]
         denominators = Denominators(tokens=sum(lengths), rows=len(rollouts), horizon=self._horizon)
-        every = bool(self.config.kl or self.config.entropy)
-        advantages = {
-            id(rollout.sample): (rollout.sample, float(advantage))
-            for rollout, advantage in zip(rollouts, advantage_B, strict=True)
-            if every or advantage
-        }
+        pairs = zip(rollouts, credits, strict=True)
+        training = {id(r.sample): (r.sample, c) for r, c in pairs if self._objective.trains(r, c)}
         totals: dict[str, float] = {}
-        for part in rows_of([sample for sample, _ in advantages.values()], self._pack_tokens):
-            metrics = self._row(part, np.array([advantages[id(sample)][1] for sample in part]), denominators)
-            for name, value in metrics.items():
+        for part in rows_of([sample for sample, _ in training.values()], self._pack_tokens):
+            row = pack(part, image_id=self.policy.chat.image_id, merge=self._merge)
+            loss, metrics = self._objective.loss(row, [training[id(sample)][1] for sample in part], denominators)
+            self._optimisation.backward(loss)
+            for name, value in _summable(metrics, row.tokens).items():
                 totals[name] = totals.get(name, 0.0) + value
         if not totals:
             return []
@@ -133,61 +105,25 @@ class PolicyGradient:
         means = {name: v if name in ("loss", "tokens") else v / trained for name, v in totals.items()}
         return [{**means, **self._optimisation.step()}]
 
-    def _row(
-        self, samples: Sequence[TrainingSample], advantage_B: np.ndarray, denominators: Denominators
-    ) -> dict[str, float]:
-        """Forward and backward of one packed row; its figures, the means among them times its `trained` tokens."""
-        chat = self.policy.chat
-        row = pack(samples, image_id=chat.image_id, merge=chat.processor.image_processor.merge_size)
-        loss, metrics = self._row_loss(row, advantage_B, denominators)
-        self._optimisation.backward(loss)
-        trained = metrics.pop("tokens")
-        own = {"loss": metrics.pop("loss"), "tokens": float(row.tokens), "trained": trained}
-        return {**own, **{name: trained * value for name, value in metrics.items()}}
-
-    def _row_loss(
-        self, row: PackedRow, advantage_B: np.ndarray, denominators: Denominators
-    ) -> tuple[Tensor, dict[str, float]]:
-        temperature = self.config.temperature
-        if self.config.entropy:
-            logp_K, entropy_K = self.policy.logprobs_and_entropy(row, temperature)
-        else:
-            logp_K, entropy_K = self.policy.logprobs(row, temperature), None
-        grid = _Grid(row)
-        reference = None
-        if self._reference is not None:
-            with torch.no_grad():
-                reference = grid.spread(self._reference.logprobs(row, temperature))
-        return policy_loss(
-            self.algorithm,
-            grid.spread(logp_K),
-            grid.spread(torch.from_numpy(row.logprobs_K).to(logp_K)),
-            torch.from_numpy(advantage_B).to(logp_K),
-            grid.mask_BT.to(logp_K.device),
-            clip_low=self.config.clip_low,
-            clip_high=self.config.clip_high,
-            ref_logp_BT=reference,
-            kl=self.config.kl,
-            entropy_BT=None if entropy_K is None else grid.spread(entropy_K),
-            entropy=self.config.entropy,
-            denominators=denominators,
-        )
+    @property
+    def _merge(self) -> int:
+        return int(self.policy.chat.processor.image_processor.merge_size)
 
 
-class _Grid:
-    """The trained tokens of a packed row as a padded (B, T) table, one line a document."""
+def _summable(metrics: Mapping[str, float], tokens: int) -> dict[str, float]:
+    """A row's figures so that those of several rows add up: means times the row's `trained` tokens."""
+    means = dict(metrics)
+    loss, trained = means.pop("loss"), means.pop("tokens")
+    scaled = {name: trained * value for name, value in means.items()}
+    return {**scaled, "loss": loss, "tokens": float(tokens), "trained": trained}
 
-    def __init__(self, row: PackedRow) -> None:
-        counts = np.bincount(row.document_K, minlength=len(row.samples))
-        if (counts == 0).any():
-            raise TrainingError("A trajectory without a trained token reached policy gradient; filter it out before.")
-        starts = np.repeat(np.cumsum(counts) - counts, counts)
-        self._document_K = torch.from_numpy(row.document_K)
-        self._column_K = torch.from_numpy(np.arange(len(row.document_K)) - starts)
-        self._shape = (len(counts), int(counts.max()))
-        self.mask_BT = torch.zeros(self._shape, dtype=torch.bool)
-        self.mask_BT[self._document_K, self._column_K] = True
 
-    def spread(self, value_K: Tensor) -> Tensor:
-        out_BT = value_K.new_zeros(self._shape)
-        return out_BT.index_put((self._document_K, self._column_K), value_K)
+def _figures(rollouts: Sequence[Rollout], credits: Sequence[Credit]) -> dict[str, float]:
+    """What a batch looked like. Groups are told apart by advantages: a penalty may differ where rewards agree."""
+    advantage_B = torch.tensor([one.advantage for one in credits], dtype=torch.float64)
+    groups = count_groups(advantage_B, group_ids([rollout.sample.group_id for rollout in rollouts]))
+    return {
+        "reward": float(np.mean([rollout.reward for rollout in rollouts])),
+        "mean_abs_advantage": float(np.mean([np.abs(one.advantage_K).mean() for one in credits])),
+        "informative_groups": groups.informative,
+    }

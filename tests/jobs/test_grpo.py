@@ -160,9 +160,9 @@ def test_episodes_that_were_lost_never_enter_training(
     seen: list[str] = []
     real = PolicyGradient.update
 
-    def update(trainer: PolicyGradient, rollouts: Any, advantage_B: np.ndarray) -> dict[str, float]:
+    def update(trainer: PolicyGradient, rollouts: Any, credits: Any) -> dict[str, float]:
         seen.extend(rollout.sample.trajectory_id for rollout in rollouts)
-        return real(trainer, rollouts, advantage_B)
+        return real(trainer, rollouts, credits)
 
     monkeypatch.setattr(PolicyGradient, "update", update)
     config, notes = school.config(tmp_path, "rl.steps=1"), Notes()

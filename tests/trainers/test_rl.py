@@ -12,9 +12,10 @@ import torch
 from flywheel.config import RlConfig
 from flywheel.errors import ConfigError, TrainingError
 from flywheel.trainers.algorithms import ALGORITHMS
+from flywheel.trainers.credit import Credit, Rollout
 from flywheel.trainers.model import PolicyModel, fingerprint
 from flywheel.trainers.packing import pack
-from flywheel.trainers.rl import PolicyGradient, Rollout
+from flywheel.trainers.rl import PolicyGradient
 from tests.killing import in_child
 from tests.tiny import Tiny, episodes, some_tasks
 
@@ -27,7 +28,7 @@ def rollouts(tiny: Tiny) -> list[Rollout]:
     """Three groups of four: one mixed, one mixed the other way round, one without spread."""
     played = episodes(tiny, some_tasks(3), samples=4)
     rewards = [1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.25, 1.0, 0.5, 0.5, 0.5, 0.5]
-    return [Rollout(tiny.chat.sample(t), reward) for t, reward in zip(played, rewards, strict=True)]
+    return [Rollout(t, tiny.chat.sample(t), reward) for t, reward in zip(played, rewards, strict=True)]
 
 
 def trainer(policy: PolicyModel, states: Path, pack_tokens: int = 4096, **config: Any) -> PolicyGradient:
@@ -36,7 +37,11 @@ def trainer(policy: PolicyModel, states: Path, pack_tokens: int = 4096, **config
 
 
 def update(made: PolicyGradient, rollouts: list[Rollout]) -> dict[str, float]:
-    return made.update(rollouts, made.advantages(rollouts))
+    return made.update(rollouts, made.credit(rollouts))
+
+
+def advantages(made: PolicyGradient, rollouts: list[Rollout]) -> list[float]:
+    return [one.advantage for one in made.credit(rollouts)]
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -65,7 +70,8 @@ def test_an_update_raises_what_was_better_than_its_group(
     """The sign that matters: logprobs of the best of a group rise against those of the others."""
     policy = tiny.fresh()
     made = trainer(policy, tmp_path, algorithm=name, lr=1e-4)
-    advantage_B = made.advantages(rollouts)
+    credits = made.credit(rollouts)
+    advantage_B = np.array([one.advantage for one in credits])
 
     def gap() -> float:
         with torch.no_grad():
@@ -75,7 +81,7 @@ def test_an_update_raises_what_was_better_than_its_group(
         return float((mean_B * advantage_B).sum())
 
     before = gap()
-    made.update(rollouts, advantage_B)
+    made.update(rollouts, credits)
     assert gap() > before
 
 
@@ -85,8 +91,8 @@ def test_groups_without_spread_change_nothing_at_all(tiny: Tiny, rollouts: list[
     made = trainer(policy, tmp_path)
     update(made, rollouts)
     before = fingerprint(policy.model.parameters())
-    flat = [Rollout(rollout.sample, 0.7) for rollout in rollouts]
-    assert not made.advantages(flat).any()
+    flat = [replace(rollout, reward=0.7) for rollout in rollouts]
+    assert not any(advantages(made, flat))
     figures = update(made, flat)
     assert fingerprint(policy.model.parameters()) == before
     assert figures["informative_groups"] == 0.0
@@ -97,7 +103,7 @@ def test_groups_without_spread_change_nothing_at_all(tiny: Tiny, rollouts: list[
 
 def test_lone_episodes_are_no_group(tiny: Tiny, rollouts: list[Rollout], tmp_path: Path) -> None:
     made = trainer(tiny.fresh(), tmp_path)
-    assert made.advantages(rollouts[:1]).tolist() == [0.0]
+    assert advantages(made, rollouts[:1]) == [0.0]
 
 
 def test_the_first_ratio_is_one(tiny: Tiny, rollouts: list[Rollout], tmp_path: Path) -> None:
@@ -158,9 +164,9 @@ def test_minibatches_are_steps_and_hold_each_trajectory_once(
     seen: list[list[str]] = []
     step = made._step
 
-    def noted(part: list[Rollout], advantage_B: np.ndarray) -> Any:
+    def noted(part: list[Rollout], credits: list[Credit]) -> Any:
         seen.append([rollout.sample.trajectory_id for rollout in part])
-        return step(part, advantage_B)
+        return step(part, credits)
 
     made._step = noted  # type: ignore[method-assign,assignment]
     update(made, rollouts)
@@ -179,10 +185,10 @@ def test_more_minibatches_than_trajectories(tiny: Tiny, rollouts: list[Rollout],
 
 def test_a_trajectory_without_a_trained_token_is_refused(tiny: Tiny, rollouts: list[Rollout], tmp_path: Path) -> None:
     sample = rollouts[0].sample
-    silent = Rollout(replace(sample, train_mask=np.zeros_like(sample.train_mask)), 1.0)
+    silent = replace(rollouts[0], sample=replace(sample, train_mask=np.zeros_like(sample.train_mask)))
     made = trainer(tiny.fresh(), tmp_path)
     with pytest.raises(TrainingError, match="without a trained token"):
-        made.update([silent, *rollouts[1:4]], np.array([1.0, -0.5, -0.5, 0.0]))
+        update(made, [silent, *rollouts[1:4]])
 
 
 def test_an_unknown_algorithm_is_refused_by_name(tiny: Tiny, tmp_path: Path) -> None:
@@ -197,9 +203,9 @@ def test_dapo_punishes_length_and_others_do_not(tiny: Tiny, rollouts: list[Rollo
     short[np.flatnonzero(sample.train_mask)[:4]] = True
     long = np.zeros_like(sample.train_mask)
     long[-HORIZON:] = True
-    pair = [Rollout(replace(sample, train_mask=mask), 1.0) for mask in (short, long)]
-    assert trainer(tiny.fresh(), tmp_path, algorithm="grpo").advantages(pair).tolist() == [0.0, 0.0]
-    first, second = trainer(tiny.fresh(), tmp_path, algorithm="dapo").advantages(pair)
+    pair = [replace(rollouts[0], sample=replace(sample, train_mask=mask), reward=1.0) for mask in (short, long)]
+    assert advantages(trainer(tiny.fresh(), tmp_path, algorithm="grpo"), pair) == [0.0, 0.0]
+    first, second = advantages(trainer(tiny.fresh(), tmp_path, algorithm="dapo"), pair)
     assert first > 0 > second
 
 

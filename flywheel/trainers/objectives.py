@@ -1,0 +1,139 @@
+"""Objectives: what one packed row adds to an optimiser step's loss.
+
+The trainer (`rl.py`) owns the loop: minibatches, packing, backward, optimiser, states. An objective owns the
+mathematics of a row. Most algorithms share `PolicyObjective`, a loss of the table on (ratio, advantage); one that
+learns from something else than advantages brings its own, under the name that its row of the table gives.
+
+Shapes: K trained tokens of a packed row, B its lines (documents), T the longest of them.
+"""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flywheel.config import RlConfig
+from flywheel.trainers.aggregation import Denominators
+from flywheel.trainers.algorithms import Algorithm, policy_loss
+from flywheel.trainers.credit import Credit, Rollout
+from flywheel.trainers.model import PolicyModel
+from flywheel.trainers.packing import PackedRow
+
+
+class Objective(Protocol):
+    """The contract between the trainer and what it minimises.
+
+    For each update the trainer calls `begin` once, then, for each optimiser step, `loss` on packed rows of those
+    rollouts of the minibatch that `trains` lets through, then `end` once. Losses of a step are added up, so each must
+    be divided by `denominators`, which count the whole step.
+
+    parts: name -> object with `state_dict` and `load_state_dict`, for what must survive in a trainer state.
+    """
+
+    parts: Mapping[str, Any]
+
+    def begin(self, rollouts: Sequence[Rollout], credits: Sequence[Credit]) -> None:
+        """The whole batch, before its first step; rollouts of one group share `sample.group_id`."""
+
+    def trains(self, rollout: Rollout, credit: Credit) -> bool:
+        """Whether a rollout has anything to say. One that has not costs no forward pass, and still counts in the
+        denominators."""
+
+    def loss(
+        self, row: PackedRow, credits: Sequence[Credit], denominators: Denominators
+    ) -> tuple[Tensor, dict[str, float]]:
+        """The row's share of the step's loss, with gradient, and its figures.
+
+        Args:
+            row: documents side by side; `row.samples` are those of the rollouts, `row.document_K` says which token
+                belongs to which.
+            credits: one for each of `row.samples`.
+            denominators: counts of the whole optimiser step, rollouts that do not train included.
+        Returns: (scalar, figures). Figures hold `loss` (added up over rows), `tokens` (trained tokens of the row), and
+            means over those tokens, by any name; every row of a step returns the same names.
+        """
+
+    def end(self) -> dict[str, float]:
+        """After the last step of an update (a teacher follows its student here); figures of the update."""
+
+
+class PolicyObjective:
+    """The loss of the algorithm's row in the table, with KL to the policy of the start and entropy if asked for.
+
+    Args:
+        policy: the trained policy; the reference is a copy of what it is now.
+        config: clips and terms.
+        algorithm: row of the table.
+    """
+
+    def __init__(self, policy: PolicyModel, config: RlConfig, algorithm: Algorithm) -> None:
+        self.parts: Mapping[str, Any] = {}
+        self._policy, self._config, self._algorithm = policy, config, algorithm
+        self._reference = PolicyModel(copy.deepcopy(policy.model), policy.chat) if config.kl else None
+
+    def begin(self, rollouts: Sequence[Rollout], credits: Sequence[Credit]) -> None:
+        """Nothing to prepare."""
+
+    def trains(self, rollout: Rollout, credit: Credit) -> bool:
+        """Rows of advantage 0 have no policy gradient, but KL and entropy."""
+        return credit.informative or bool(self._config.kl or self._config.entropy)
+
+    def loss(
+        self, row: PackedRow, credits: Sequence[Credit], denominators: Denominators
+    ) -> tuple[Tensor, dict[str, float]]:
+        temperature = self._config.temperature
+        if self._config.entropy:
+            logp_K, entropy_K = self._policy.logprobs_and_entropy(row, temperature)
+        else:
+            logp_K, entropy_K = self._policy.logprobs(row, temperature), None
+        grid = Grid(row)
+        reference = None
+        if self._reference is not None:
+            with torch.no_grad():
+                reference = grid.spread(self._reference.logprobs(row, temperature))
+        return policy_loss(
+            self._algorithm,
+            grid.spread(logp_K),
+            grid.join([credit.old_logp_K for credit in credits], logp_K),
+            grid.join([credit.advantage_K for credit in credits], logp_K),
+            grid.mask_BT.to(logp_K.device),
+            clip_low=self._config.clip_low,
+            clip_high=self._config.clip_high,
+            ref_logp_BT=reference,
+            kl=self._config.kl,
+            entropy_BT=None if entropy_K is None else grid.spread(entropy_K),
+            entropy=self._config.entropy,
+            denominators=denominators,
+        )
+
+    def end(self) -> dict[str, float]:
+        return {}
+
+
+OBJECTIVES: dict[str, Callable[[PolicyModel, RlConfig, Algorithm], Objective]] = {"policy": PolicyObjective}
+"""By the names that rows of the table give."""
+
+
+class Grid:
+    """The trained tokens of a packed row as a padded (B, T) table, one line a document."""
+
+    def __init__(self, row: PackedRow) -> None:
+        counts = np.bincount(row.document_K)
+        starts = np.repeat(np.cumsum(counts) - counts, counts)
+        self._document_K = torch.from_numpy(row.document_K)
+        self._column_K = torch.from_numpy(np.arange(len(row.document_K)) - starts)
+        self._shape = (len(counts), int(counts.max()))
+        self.mask_BT = torch.zeros(self._shape, dtype=torch.bool)
+        self.mask_BT[self._document_K, self._column_K] = True
+
+    def spread(self, value_K: Tensor) -> Tensor:
+        """Values of the trained tokens in their places, 0 elsewhere; gradient passes."""
+        out_BT = value_K.new_zeros(self._shape)
+        return out_BT.index_put((self._document_K, self._column_K), value_K)
+
+    def join(self, parts: Sequence[np.ndarray], like: Tensor) -> Tensor:
+        """The same for arrays given document by document, in the dtype and on the device of `like`."""
+        return self.spread(torch.from_numpy(np.concatenate(parts)).to(like))
