@@ -11,11 +11,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from .accessibility import marked, outline, seen_nodes
+from .accessibility import Node, marked, outline, seen_nodes
 from .actions import read_action
 from .children import OUTPUT_LIMIT, Outcome
 from .desktop import Desktop
-from .errors import RefusedError
+from .errors import DesktopGoneError, RefusedError
 from .http import Fields, patient, threaded, whole
 from .marks import draw_marks
 from .screen import MEDIA_TYPES, encode
@@ -97,9 +97,8 @@ class NativeRoutes:
         quality = whole(request, "quality", 85, 100)
 
         def work() -> dict[str, Any]:
-            xml = self._desktop.accessibility.xml(seen=True)
+            nodes = list(marked(self._seen()))[:MOST_MARKS]
             image = self._desktop.screen.image()
-            nodes = list(marked(seen_nodes(xml, image.size)))[:MOST_MARKS]
             legend = draw_marks(image, nodes)
             return {"image": base64.b64encode(encode(image, codec, quality)).decode(), "marks": legend}
 
@@ -110,13 +109,20 @@ class NativeRoutes:
         limit = whole(request, "limit", ACCESSIBILITY_CHARACTERS, MOST_CHARACTERS)
 
         def work() -> dict[str, Any]:
-            nodes = seen_nodes(self._desktop.accessibility.xml(seen=True), self._desktop.hand.screen())
+            nodes = self._seen()
             return {"accessibility": outline(nodes, limit), "elements": len(nodes)}
 
         return JSONResponse(await threaded(work, limiter=patient))
 
     async def terminal(self, request: Request) -> Response:
-        return JSONResponse({"terminal": await threaded(self._desktop.accessibility.terminal, limiter=patient)})
+        """The text of the terminal in the active window; null when there is none, or it does not answer."""
+
+        def work() -> str | None:
+            with contextlib.suppress(DesktopGoneError):
+                return self._desktop.accessibility.terminal()
+            return None
+
+        return JSONResponse({"terminal": await threaded(work, limiter=patient)})
 
     async def window(self, request: Request) -> Response:
         """The active window, or null."""
@@ -135,6 +141,15 @@ class NativeRoutes:
 
     async def code(self, request: Request) -> Response:
         return await self._run(await Fields.of(request))
+
+    def _seen(self) -> list[Node]:
+        """Nothing while the bus does not answer: GIMP holds it up for longer than the deadline when it starts, and the
+        desktop is well. OSWorld's endpoint says 503 then, because evaluators must not judge an empty tree."""
+        screen = self._desktop.hand.screen()
+        try:
+            return seen_nodes(self._desktop.accessibility.xml(seen=True), screen)
+        except DesktopGoneError:
+            return []
 
     async def _run(self, fields: Fields) -> Response:
         language = fields.text("language", "python")

@@ -1,4 +1,4 @@
-"""The X server dies and comes back; the guest server is told to go."""
+"""The X server dies and comes back, the accessibility bus dies; the guest server is told to go."""
 
 import contextlib
 import threading
@@ -35,6 +35,17 @@ def test_a_lost_display_is_said_and_found_again(tmp_path: Path) -> None:
         assert desk.get("/screenshot").status_code == 200
         assert desk.post("/v1/action", click).status_code == 200
         assert desk.get("/cursor_position").json() == [5, 6]
+
+
+def test_a_bus_that_is_gone_is_an_empty_tree_to_agents_and_an_error_to_evaluators(tmp_path: Path) -> None:
+    with desktop(tmp_path / "home", 640, 480) as desk:
+        end(desk.processes[1])
+        told = desk.get("/v1/accessibility")
+        assert told.status_code == 200
+        assert told.json()["elements"] == 0
+        assert desk.get("/v1/marks").json()["marks"] == []
+        assert desk.get("/v1/terminal").json() == {"terminal": None}
+        assert desk.get("/accessibility").status_code == 503
 
 
 def test_a_server_that_is_told_to_go_does_not_wait_for_children(tmp_path: Path) -> None:
