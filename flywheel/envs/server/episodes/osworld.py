@@ -26,9 +26,9 @@ from flywheel.errors import EvaluatorError, InfrastructureError, SetupError, Tas
 from flywheel.types import Action, Answer, Code, Done, Observation, Screenshot, StepResult, Task, Wait
 
 SETTLE_SECONDS, LOOK_SECONDS = 1.0, 0.1
-"""Without a pause a step waits until two looks in a row are the same, at most so long, looking so often."""
+"""Without a pause a step waits until a look shows nothing new, at most so long, looking so often."""
 WINDOW_SECONDS, QUIET_SECONDS = 15.0, 0.8
-"""For the window of an application that set-up launched, and how long the screen must then have been the same."""
+"""For the window of an application that set-up launched, and how long the screen must then have shown nothing new."""
 REST_SECONDS = 10.0
 """The guest has so long to become idle before and after the checker's own steps; a film never is."""
 MOST_WAIT_SECONDS = 60.0
@@ -174,14 +174,16 @@ class OSWorldEpisode:
             self._running().rest(REST_SECONDS)
 
     def _settled(self, guest: Guest, quiet: float = LOOK_SECONDS, most: float = SETTLE_SECONDS) -> Screenshot:
-        """The screen once it has not changed for `quiet` seconds; a blinking cursor or a film never rests."""
+        """The screen once it has shown nothing new for `quiet` seconds: a blinking cursor comes to rest, a film not."""
         begun = same_since = time.monotonic()
         shot = guest.screenshot(self._options)
+        shown = {shot.data}
         while time.monotonic() - same_since < quiet and time.monotonic() - begun < most:
             time.sleep(LOOK_SECONDS)
-            now = guest.screenshot(self._options)
-            if now.data != shot.data:
-                shot, same_since = now, time.monotonic()
+            shot = guest.screenshot(self._options)
+            if shot.data not in shown:
+                shown.add(shot.data)
+                same_since = time.monotonic()
         return shot
 
     def _here(self) -> Here:

@@ -1,6 +1,7 @@
 """OSWorld episodes through a real worker: set-up is checked, failures are told apart, nothing lost is scored."""
 
 import contextlib
+import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,15 +13,17 @@ from flywheel.datasets.needs import Download, downloads
 from flywheel.datasets.osworld_names import GETTERS, METRICS
 from flywheel.datasets.task_files import task_from_json
 from flywheel.envs.base import ObserveOptions
+from flywheel.envs.server.episodes.osworld import WINDOW_SECONDS
 from flywheel.envs.server.episodes.osworld_cache import fill_cache
 from flywheel.errors import EvaluatorError, InfrastructureError, SetupError
-from flywheel.types import Click, Code, Done, Task, Type, Wait
+from flywheel.types import Click, Code, Done, Size, Task, Type, Wait
 from tests.datasets.test_osworld import CLOUD, DOWNLOAD, evaluator, made, step
 from tests.envs.server.episodes.working import (
     ScriptedGuest,
     Working,
     needs_desktops,
     needs_workers,
+    picture,
     public_task,
     run_as_worker,
     scripted_guest,
@@ -87,6 +90,18 @@ def test_a_step_that_fails_is_a_failed_set_up(
         worker.reset(task(config=[COMMAND]))
     with pytest.raises(InfrastructureError, match="no running episode"):
         worker.step(Wait(0.0))
+
+
+@needs_workers
+def test_a_screen_with_a_blinking_cursor_comes_to_rest(desk: tuple[Working, ScriptedGuest]) -> None:
+    worker, guest = desk
+    blinking = [(200, "image/png", picture(Size(64, 48), shade)) for shade in (0, 255)]
+    guest.answers["/v1/screenshot"] = itertools.cycle(blinking)
+    guest.say("/setup/launch", {})
+    guest.say("/v1/window", {"window": {"id": 1}})
+    began = time.monotonic()
+    worker.reset(task(config=[step("launch", command="true")]))
+    assert time.monotonic() - began < WINDOW_SECONDS
 
 
 @needs_workers

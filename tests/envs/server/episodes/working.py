@@ -144,9 +144,9 @@ Answer = tuple[int, str, bytes] | tuple[int, str, bytes, dict[str, str]]
 
 @dataclass
 class ScriptedGuest:
-    """Answers by path: status, media type, body, headers. `asked` holds what came, in order."""
+    """Answers by path: status, media type, body, headers; an iterator gives them in turn. `asked` is what came."""
 
-    answers: dict[str, Answer] = field(default_factory=dict)
+    answers: dict[str, Answer | Iterator[Answer]] = field(default_factory=dict)
     asked: list[tuple[str, bytes]] = field(default_factory=list)
     port: int = 0
     connections: list[socket.socket] = field(default_factory=list)
@@ -161,17 +161,21 @@ class ScriptedGuest:
         self.answers[path] = (status, "application/json", json.dumps(told).encode())
 
 
-def _well(screen: Size) -> dict[str, Answer]:
+def picture(screen: Size, shade: int) -> bytes:
+    """A PNG of one grey."""
     import numpy as np
 
-    picture = Screenshot.from_array(np.zeros((screen.height, screen.width, 3), np.uint8)).encode("png").data
+    return Screenshot.from_array(np.full((screen.height, screen.width, 3), shade, np.uint8)).encode("png").data
+
+
+def _well(screen: Size) -> dict[str, Answer | Iterator[Answer]]:
     guest = ScriptedGuest()
     guest.say("/v1/health", {"ok": True})
     guest.say("/screen_size", {"width": screen.width, "height": screen.height})
     guest.say("/execute", {"status": "success", "output": "", "error": "", "returncode": 0})
     guest.say("/setup/execute", {"status": "success", "output": "", "error": "", "returncode": 0})
     guest.say("/v1/action", {"status": "success"})
-    guest.answers["/v1/screenshot"] = (200, "image/png", picture)
+    guest.answers["/v1/screenshot"] = (200, "image/png", picture(screen, 0))
     guest.answers["/platform"] = (200, "text/plain", b"Linux")
     return guest.answers
 
@@ -189,7 +193,8 @@ def scripted_guest() -> Iterator[ScriptedGuest]:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             guest.asked.append((path, body))
             guest.connections.append(self.connection)
-            status, media, data, *more = guest.answers.get(path, (404, "application/json", b"{}"))
+            answer = guest.answers.get(path, (404, "application/json", b"{}"))
+            status, media, data, *more = answer if isinstance(answer, tuple) else next(answer)
             if status == 0:  # the guest is gone in the middle of an answer
                 self.close_connection = True
                 self.connection.shutdown(socket.SHUT_RDWR)
