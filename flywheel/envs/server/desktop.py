@@ -41,8 +41,11 @@ class WorkerSpec:
     backend: Backend
     python: Path
     options: Mapping[str, Any] = field(default_factory=dict)
-    deadlines: Deadlines = field(default_factory=Deadlines)
     hidden: frozenset[str] = frozenset()
+
+    @property
+    def deadlines(self) -> Deadlines:
+        return self.backend.deadlines
 
 
 class Desktop:

@@ -48,7 +48,7 @@ def serve(options: ServeOptions, announce: Callable[[str], None]) -> None:
     check_exposed(options.host, options.app.token, options.token_variable)
     backend = replace(BACKENDS[options.backend], episode=options.episode or BACKENDS[options.backend].episode)
     hidden = frozenset({options.token_variable})
-    spec = WorkerSpec(backend, backend.python(), options.machine, backend.deadlines, hidden)
+    spec = WorkerSpec(backend, backend.python(), options.machine, hidden)
     listening = _bind(options.host, options.port)
     for name in reap_leftovers(options.root):
         announce(f"Cleaned up after the killed server {name}.")

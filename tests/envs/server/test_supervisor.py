@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def supervised(
     seen: set[int] = set()
 
     async def run() -> None:
-        spec = WorkerSpec(backend or BACKENDS["simulated"], Path(sys.executable), {}, SHORT)
+        spec = WorkerSpec(replace(backend or BACKENDS["simulated"], deadlines=SHORT), Path(sys.executable))
         supervisor = Supervisor(spec, desktops, root, "simulated", told.append)
         supervisor.open()
         try:
