@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from flywheel.jobs.base import Progress
 from flywheel.jobs.environments import make_env
 from flywheel.rollout.agents.base import Agent
 from flywheel.rollout.agents.scripted import ScriptedAgent
-from flywheel.rollout.agents.solutions import SolutionAgent
+from flywheel.rollout.agents.solutions import SolutionAgent, needs_accessibility
 from flywheel.rollout.groups import plan, play
 from flywheel.types import Task, Trajectory
 
@@ -32,7 +33,7 @@ def build_demonstrations(config: Config, tasks: Sequence[Task], folder: Path) ->
     """
     words = make_words(config)
     chosen = list(tasks)[: config.tasks.demonstrations]
-    played = _play(config, chosen, words.space)
+    played = play_scripts(config, chosen, words.space)
     shown = [trajectory for trajectory in played if trajectory.success]
     failed = [trajectory for trajectory in played if not trajectory.success]
     if failed and (not shown or not config.tasks.source):
@@ -45,22 +46,27 @@ def build_demonstrations(config: Config, tasks: Sequence[Task], folder: Path) ->
     return {**counted, "by_family": dict(sorted(families.items()))}
 
 
-def _play(config: Config, tasks: Sequence[Task], space: ActionSpace) -> list[Trajectory]:
+def play_scripts(config: Config, tasks: Sequence[Task], space: ActionSpace) -> list[Trajectory]:
+    """One trajectory a task, whatever became of it.
+
+    Only tasks whose solution looks elements up are played with the accessibility tree: with it a step in LibreOffice
+    takes two to three seconds.
+    """
     agent: Agent = SolutionAgent(space) if config.tasks.source else ScriptedAgent(space)
-    # Solutions find what they click in the accessibility tree.
-    env = config.env.model_copy(update={"accessibility": config.env.accessibility or bool(config.tasks.source)})
-    seen = config.model_copy(update={"env": env})
+    specs = plan(config, tasks, partition="demonstrations", samples=1, temperature=0.0, max_turns=32)
     played: list[Trajectory] = []
-    asyncio.run(
-        play(
-            plan(config, tasks, partition="demonstrations", samples=1, temperature=0.0, max_turns=32),
-            agent,
-            space,
-            lambda: make_env(seen),
-            concurrency=config.rollout.concurrency if config.env.backend == "remote" else 1,
-            on_trajectory=played.append,
+    for seeing in (False, True):
+        env = config.env.model_copy(update={"accessibility": config.env.accessibility or seeing})
+        asyncio.run(
+            play(
+                [spec for spec in specs if needs_accessibility(spec.task) is seeing],
+                agent,
+                space,
+                partial(make_env, config.model_copy(update={"env": env})),
+                concurrency=config.rollout.concurrency if config.env.backend == "remote" else 1,
+                on_trajectory=played.append,
+            )
         )
-    )
     return played
 
 

@@ -1,23 +1,25 @@
-"""The two splits that everything is trained and measured on. Light: it runs in whatever process asks for it."""
+"""The two splits that everything is trained and measured on. Light: it runs in whatever process asks for it.
+
+Importers and packs are imported where they are used: every command and every run of Dagster imports this module.
+"""
 
 import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flywheel.config import Config
-from flywheel.datasets.needs import PROBED, Here
-from flywheel.datasets.osworld import Entry, runnable, survey
 from flywheel.datasets.task_files import save_tasks
-from flywheel.envs.server.machines.xvfb.apps import installed_apps
-from flywheel.envs.server.places import cache_root
 from flywheel.envs.simulated.tasks import generate_tasks
 from flywheel.errors import TaskError
-from flywheel.packs.offline.pack import pack_tasks
 from flywheel.seeds import derive_seed
 from flywheel.types import Size, Split, Task
 from flywheel.workspace import Workspace
+
+if TYPE_CHECKING:
+    from flywheel.datasets.needs import Here
+    from flywheel.datasets.osworld import Entry
 
 SPLITS: tuple[Split, ...] = ("train", "heldout")
 OFFLINE = "offline"
@@ -32,6 +34,8 @@ def build_tasks(workspace: Workspace) -> dict[str, Any]:
     """
     config = workspace.config
     if config.tasks.source not in ("", OFFLINE):
+        from flywheel.datasets.osworld import survey
+
         return write_imported(workspace, survey(Path(config.tasks.source), this_machine()))
     counts = {"train": config.tasks.train, "heldout": config.tasks.heldout}
     families: Counter[str] = Counter()
@@ -45,6 +49,8 @@ def build_tasks(workspace: Workspace) -> dict[str, Any]:
 def _generate(config: Config, split: Split, count: int) -> list[Task]:
     seed, env = derive_seed(config.seed, "tasks", split), config.env
     if config.tasks.source == OFFLINE:
+        from flywheel.packs.offline.pack import pack_tasks
+
         return pack_tasks(split, count, seed, env.families, env.levels)
     return generate_tasks(
         split=split,
@@ -57,8 +63,10 @@ def _generate(config: Config, split: Split, count: int) -> list[Task]:
     )
 
 
-def write_imported(workspace: Workspace, entries: Sequence[Entry]) -> dict[str, Any]:
+def write_imported(workspace: Workspace, entries: "Sequence[Entry]") -> dict[str, Any]:
     """Write those imported tasks that can run here, at most as many as the profile asks. Returns as `build_tasks`."""
+    from flywheel.datasets.osworld import runnable
+
     counts = {"train": workspace.config.tasks.train, "heldout": workspace.config.tasks.heldout}
     kept = {split: runnable(entries, split)[: counts[split]] for split in SPLITS}
     if not any(kept.values()):
@@ -73,8 +81,12 @@ def write_imported(workspace: Workspace, entries: Sequence[Entry]) -> dict[str, 
     return {**{split: len(kept[split]) for split in SPLITS}, "by_family": dict(families)}
 
 
-def this_machine() -> Here:
+def this_machine() -> "Here":
     """What sandboxed desktops on this machine offer to imported tasks: its programs and its offline cache."""
+    from flywheel.datasets.needs import PROBED, Here
+    from flywheel.envs.server.machines.xvfb.apps import installed_apps
+    from flywheel.envs.server.places import cache_root
+
     programs = frozenset(name for name in PROBED if shutil.which(name))
     return Here(programs, cache_root(), offers=installed_apps())
 

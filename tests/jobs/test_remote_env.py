@@ -1,6 +1,8 @@
 """`env.backend=remote` in a configuration is all it takes to play on env servers."""
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 
 from flywheel.config import load_config
@@ -20,6 +22,16 @@ async def reward_and_codec(env: Env) -> tuple[float, str]:
         return await env.evaluate(), seen.screenshot.codec
     finally:
         await env.close()
+
+
+def test_who_plays_on_a_simulated_desktop_imports_no_client_and_no_pack() -> None:
+    program = (
+        "import sys, flywheel.jobs.tasks; from flywheel.jobs.environments import make_env; "
+        "from flywheel.config import load_config; make_env(load_config('embedded')); "
+        "print(*{'httpx', 'flywheel.packs', 'flywheel.datasets.needs'} & set(sys.modules))"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == []
 
 
 def test_a_profile_chooses_where_desktops_are(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import datasets
 import pytest
 
+from flywheel.chat import make_words
 from flywheel.config import Config
 from flywheel.datasets.sets import load_rows
 from flywheel.datasets.task_files import save_tasks
@@ -17,6 +18,7 @@ from flywheel.store.opening import open_store
 from flywheel.testing import random_trajectory
 from flywheel.types import PolicyRef
 from flywheel.workspace import iteration_name
+from tests.rollout.test_solutions import END, SEND
 from tests.tiny import Notes, Tiny, small_config, write_tasks
 
 
@@ -43,6 +45,17 @@ def test_the_oracle_shows_the_first_tasks(tmp_path: Path) -> None:
 def test_demonstrations_repeat(tmp_path: Path) -> None:
     first, again = (list(load_rows(shown(tmp_path / name)[1])) for name in ("one", "two"))
     assert first == again
+
+
+def test_only_solutions_that_look_something_up_are_shown_the_tree(tmp_path: Path) -> None:
+    plain, looking = (
+        replace(task, raw={**task.raw, "solution": steps})
+        for task, steps in zip(load_tasks(write_tasks(tmp_path, 2)), ([END], [SEND, END]), strict=True)
+    )
+    config = small_config(tmp_path, "tasks.source=offline")
+    played = demonstrations.play_scripts(config, [looking, plain], make_words(config).space)
+    trees = {t.task.id: {turn.observation.accessibility_tree is None for turn in t.turns} for t in played}
+    assert trees == {plain.id: {True}, looking.id: {False}}
 
 
 def test_a_task_that_the_oracle_cannot_solve_is_one_sentence(tmp_path: Path) -> None:
