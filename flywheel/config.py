@@ -153,6 +153,11 @@ class RlConfig(Section):
     shaping: float = Field(0.3, description="weight of the partial score in the shaped reward")
     families: tuple[str, ...] = Field((), description="families to practise; empty takes those of the environment")
     focus: float = Field(0.0, ge=0, le=1, description="0 draws tasks evenly; 1 as often as their family fails")
+    replay: Literal["none", "cookbook", "arpo"] = Field(
+        "none", description="whether a buffered success joins a group that fails, and by which rule"
+    )
+    replay_size: int = Field(0, ge=0, description="successes kept a task; 0 takes the rule's own, 10 or 8")
+    warm_start: bool = Field(False, description="begin with the demonstrations in the replay buffer")
     save_every: int = Field(10, description="updates between resumable saves")
 
 

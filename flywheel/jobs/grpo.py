@@ -18,6 +18,7 @@ from flywheel.jobs.outcomes import score
 from flywheel.jobs.pool import RolloutPool
 from flywheel.jobs.practice import Practice, failures_of
 from flywheel.jobs.publishing import Publication, Publisher
+from flywheel.jobs.replaying import Replay
 from flywheel.jobs.threads import use_threads
 from flywheel.rollout.groups import plan
 from flywheel.store.opening import open_store
@@ -41,8 +42,10 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
     with RolloutPool(config, init, finish=partial(_scored, config), digest=_itself) as pool:
         use_threads(config)
         # The store's catalog runs threads of its own, which a fork would not survive: only now.
-        failures = failures_of(config, open_store(config), args["iteration"])
-        practice = Practice(config, tasks, failures, args["seed"])
+        store = open_store(config)
+        practice = Practice(config, tasks, failures_of(config, store, args["iteration"]), args["seed"])
+        own = {name: args[name] for name in ("partition", "iteration", "seed")}
+        replay = Replay(config, store, pool.chat, tasks, **own) if config.rl.replay != "none" else None
         policy = PolicyModel(pool.model, pool.chat)
         trainer = PolicyGradient(
             policy,
@@ -51,10 +54,10 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
             states=states,
             horizon=config.rollout.max_tokens * config.env.max_turns,
             seed=args["seed"],
-            parts={"practice": practice},
+            parts={"practice": practice, **({"replay": replay.buffer} if replay else {})},
         )
         with _Shelf(config, args["partition"], states) as shelf:
-            curve = _Loop(config, args, pool, trainer, practice, shelf, progress).run()
+            curve = _Loop(config, args, pool, trainer, practice, replay, shelf, progress).run()
     ref = PolicyRef(args["version"], str(out), init.version, fingerprint(policy.model.parameters()))
     save_policy(policy.model, policy.chat.processor, ref, out)
     forget_states(out)
@@ -87,9 +90,13 @@ def _decides(config: Config, args: dict[str, Any]) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """What was played for one update; `rollouts_B` were judged, and have a credit each."""
+    """What was played for one update, what of it was judged, and what is trained on, with a credit each.
+
+    The last two are the same but for replay, which puts successes among them or in the place of one.
+    """
 
     played: list[Trajectory]
+    judged: list[Trajectory]
     rollouts_B: list[Rollout]
     credits_B: list[Credit]
 
@@ -115,6 +122,7 @@ class _Loop:
     pool: RolloutPool
     trainer: PolicyGradient
     practice: Practice
+    replay: Replay | None
     shelf: "_Shelf"
     progress: Progress
 
@@ -137,13 +145,16 @@ class _Loop:
         batch = self._collect()
         rollout_seconds = time.perf_counter() - clock
         metrics = self.trainer.update(*self._trained(batch))
-        self.practice.learn([rollout.trajectory for rollout in batch.rollouts_B])
+        self.practice.learn(batch.judged)
+        if self.replay:
+            self.replay.learn(batch.judged)
+            metrics["replayed"] = float(sum(rollout.replayed for rollout in batch.rollouts_B))
         pairs = zip(batch.rollouts_B, batch.credits_B, strict=True)
-        graded = {rollout.trajectory.id: credit.advantage for rollout, credit in pairs}
+        graded = {rollout.trajectory.id: credit.advantage for rollout, credit in pairs if not rollout.replayed}
         self.shelf.add([replace(trajectory, advantage=graded.get(trajectory.id)) for trajectory in batch.played])
         return metrics | {
-            "success": float(np.mean([rollout.trajectory.success for rollout in batch.rollouts_B])),
-            "lost": float(len(batch.played) - len(batch.rollouts_B)),
+            "success": float(np.mean([trajectory.success for trajectory in batch.judged])),
+            "lost": float(len(batch.played) - len(batch.judged)),
             "rollout_seconds": rollout_seconds,
             "update_seconds": time.perf_counter() - clock - rollout_seconds,
         }
@@ -189,15 +200,17 @@ class _Loop:
 
     def _graded(self, played: list[Trajectory]) -> _Batch:
         """Raises `InfrastructureError` when no episode could be judged."""
-        usable = [trajectory for trajectory in played if trajectory.shaped_reward is not None and trajectory.turns]
-        if not usable:
+        judged = [trajectory for trajectory in played if trajectory.shaped_reward is not None and trajectory.turns]
+        if not judged:
             raise InfrastructureError(
                 f"None of the {len(played)} episodes of update {self.trainer.updates} could be judged "
                 f"({played[0].error}); mend the desktops and run it again: it goes on from its last state."
             )
         chat = self.pool.chat
-        rollouts = [Rollout(t, chat.sample(t), t.shaped_reward or 0.0) for t in usable]
-        return _Batch(played, rollouts, self.trainer.credit(rollouts))
+        rollouts = [Rollout(t, chat.sample(t), t.shaped_reward or 0.0) for t in judged]
+        if self.replay:
+            rollouts = self.replay.joined(rollouts, self.trainer.updates, self.shelf.read)
+        return _Batch(played, judged, rollouts, self.trainer.credit(rollouts))
 
 
 def _scored(config: Config, trajectory: Trajectory) -> Trajectory:
@@ -237,6 +250,12 @@ class _Shelf:
 
     def add(self, trajectories: list[Trajectory]) -> None:
         self._publisher.add(trajectories)
+
+    def read(self, trajectory_id: str) -> Trajectory:
+        """One that was added, as it was published."""
+        self.flush()
+        partition, experiment = self._partition, self._experiment
+        return next(self._store.iter(partition, experiment=experiment, ids=[trajectory_id], attempt=self.attempt))
 
     def flush(self) -> None:
         """Wait until everything is published; raises what went wrong."""

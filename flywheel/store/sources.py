@@ -123,12 +123,12 @@ class SealedSource:
                 yield episodes.take(chosen), steps if len(rows) == steps.num_rows else steps.take(rows)
 
 
-def open_source(layout: Layout, experiment: str, partition: str) -> Source | None:
-    """The sealed episodes, or else those of the newest live attempt; None when there are none."""
+def open_source(layout: Layout, experiment: str, partition: str, attempt: int | None = None) -> Source | None:
+    """The sealed episodes, or else those of the newest live attempt; only those of `attempt`, where it is given."""
     head = read_head(layout, experiment, partition)
-    if head is not None:
+    if head is not None and attempt in (None, head.attempt):
         return SealedSource(layout.root, head)
-    attempts = layout.attempts(experiment, partition)
+    attempts = [known for known in layout.attempts(experiment, partition) if attempt in (None, known)]
     return LiveSource(layout.attempt(experiment, partition, attempts[-1])) if attempts else None
 
 

@@ -182,15 +182,17 @@ class TrajectoryStore:
         experiment: str = "default",
         success: bool | None = None,
         ids: Collection[str] | None = None,
+        attempt: int | None = None,
     ) -> Iterator[Trajectory]:
         """A partition's trajectories in ascending order of id, a few at a time in memory.
 
         Args:
             success: only those that succeeded (or did not), by the task reward.
             ids: only these; unknown ones are left out.
+            attempt: this one in place of what everybody sees: what its own writer reads before it is sealed.
         Raises: `StoreError` when there is no such partition.
         """
-        yield from self._source(partition, experiment).read(ids, success)
+        yield from self._source(partition, experiment, attempt).read(ids, success)
 
     def trajectories(
         self,
@@ -219,8 +221,8 @@ class TrajectoryStore:
         """Names, ascending."""
         return self._layout.experiments()
 
-    def _source(self, partition: str, experiment: str) -> Source:
-        source = open_source(self._layout, experiment, partition)
+    def _source(self, partition: str, experiment: str, attempt: int | None = None) -> Source:
+        source = open_source(self._layout, experiment, partition, attempt)
         if source is None:
             known = ", ".join(self.partitions(experiment)) or "none yet"
             raise StoreError(f"There is no partition '{partition}' in experiment '{experiment}' (known: {known}).")

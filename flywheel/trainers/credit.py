@@ -22,11 +22,15 @@ from flywheel.types import TrainingSample, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One judged trajectory as the trainer needs it: its document, and `reward`, which is maximised."""
+    """One judged trajectory as the trainer needs it: its document, and `reward`, which is maximised.
+
+    A `replayed` one was sampled by another policy, and is corrected for that.
+    """
 
     trajectory: Trajectory
     sample: TrainingSample
     reward: float
+    replayed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +40,13 @@ class Credit:
     advantage_K: unitless, float64.
     old_logp_K: logprobs (nats, float32) from which ratios are taken: as recorded when sampled.
     step_K: number of the token's turn among the turns of its document, int64.
+    weight_K: importance weights on the loss, float32; 1 where ratios are taken from what was recorded.
     """
 
     advantage_K: np.ndarray
     old_logp_K: np.ndarray
     step_K: np.ndarray
+    weight_K: np.ndarray
 
     @property
     def advantage(self) -> float:
@@ -72,7 +78,8 @@ def credit(algorithm: Algorithm, rollouts: Sequence[Rollout], *, horizon: int) -
 def _spread(rollout: Rollout, advantage: Tensor) -> Credit:
     mask = rollout.sample.train_mask
     step_K = steps_of(mask)
-    return Credit(np.full(len(step_K), float(advantage)), rollout.sample.logprobs[mask], step_K)
+    weight_K = np.ones(len(step_K), np.float32)
+    return Credit(np.full(len(step_K), float(advantage)), rollout.sample.logprobs[mask], step_K, weight_K)
 
 
 def steps_of(train_mask: np.ndarray) -> np.ndarray:

@@ -106,6 +106,7 @@ class PolicyObjective:
             kl=self._config.kl,
             entropy_BT=None if entropy_K is None else grid.spread(entropy_K),
             entropy=self._config.entropy,
+            weight_BT=grid.join([credit.weight_K for credit in credits], logp_K),
             denominators=denominators,
         )
 

@@ -23,6 +23,7 @@ from flywheel.trainers.model import PolicyModel
 from flywheel.trainers.objectives import OBJECTIVES
 from flywheel.trainers.optimisation import Optimisation, constant
 from flywheel.trainers.packing import pack, rows_of
+from flywheel.trainers.replayed import corrected
 
 
 class PolicyGradient:
@@ -75,6 +76,9 @@ class PolicyGradient:
 
     def update(self, rollouts: Sequence[Rollout], credits: Sequence[Credit]) -> dict[str, float]:
         """`epochs` passes of `minibatches` optimiser steps; the mean of what they measured."""
+        credits = corrected(
+            self.policy, rollouts, credits, temperature=self.config.temperature, pack_tokens=self._pack_tokens
+        )
         self._objective.begin(rollouts, credits)
         measured: list[dict[str, float]] = []
         for epoch in range(self.config.epochs):

@@ -202,3 +202,15 @@ def test_a_seal_waits_for_publishers_and_misses_nothing(store):
         thread.join()
     assert refused
     assert store.ids("p") == sorted(acknowledged)
+
+
+def test_a_writer_reads_its_own_attempt_before_it_is_sealed(store):
+    store.publish(make("a", worker="first"), partition="p")
+    store.seal("p", 1, 1)
+    attempt = store.begin("p")
+    store.publish(make("a", worker="second"), partition="p", attempt=attempt)
+    assert [t.worker for t in store.iter("p")] == ["first"]
+    assert [t.worker for t in store.iter("p", attempt=attempt)] == ["second"]
+    assert [t.worker for t in store.iter("p", attempt=1)] == ["first"]
+    with pytest.raises(StoreError, match="no partition 'p'"):
+        next(store.iter("p", attempt=7))

@@ -1,0 +1,46 @@
+"""Replayed rows: what another policy sampled, weighed as if the present one had.
+
+    w_t = min(exp(old_t - behaviour_t), 2),   old: this policy's logprob before the update, behaviour: as recorded
+
+Ratios of a replayed row start from `old` (so they are 1 and the clip means what it means for every other row), and its
+loss is multiplied by w: truncated importance sampling, token by token. A script says one thing only, so the logprob of
+a demonstration is 0 and w is the policy's own probability of the token, at most 1.
+
+Source: decoupled PPO, arXiv:2110.00641; truncation as in `corrections.py`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from flywheel.trainers.corrections import importance_weights
+from flywheel.trainers.credit import Credit, Rollout
+from flywheel.trainers.model import PolicyModel
+from flywheel.trainers.packing import pack, rows_of
+
+
+def corrected(
+    policy: PolicyModel, rollouts: Sequence[Rollout], credits: Sequence[Credit], *, temperature: float, pack_tokens: int
+) -> list[Credit]:
+    """The credits, those of replayed rollouts with this policy's `old_logp_K` and with importance weights.
+
+    Args:
+        policy: as it is before the update.
+        temperature: that the trainer's distribution is taken at.
+        pack_tokens: tokens of a packed row.
+    """
+    done = list(credits)
+    replayed = [b for b, rollout in enumerate(rollouts) if rollout.replayed]
+    places = iter(replayed)
+    image_id, merge = policy.chat.image_id, policy.chat.processor.image_processor.merge_size
+    for part in rows_of([rollouts[b].sample for b in replayed], pack_tokens):
+        row = pack(part, image_id=image_id, merge=merge)
+        with torch.no_grad():
+            old_K = policy.logprobs(row, temperature).float().cpu()
+        behaviour_K = torch.from_numpy(row.logprobs_K)
+        weight_K = importance_weights(old_K[None], behaviour_K[None], torch.ones(1, len(old_K), dtype=torch.bool))[0]
+        for document in range(len(part)):
+            b, own = next(places), row.document_K == document
+            done[b] = replace(credits[b], old_logp_K=old_K.numpy()[own], weight_K=weight_K.numpy()[own])
+    return done
