@@ -113,6 +113,21 @@ class Code:
 
 Action = Click | Move | Drag | Scroll | Type | Key | Wait | Done | Answer | Code
 
+ACTIONS: dict[str, type] = {
+    "click": Click,
+    "move": Move,
+    "drag": Drag,
+    "scroll": Scroll,
+    "type": Type,
+    "key": Key,
+    "wait": Wait,
+    "done": Done,
+    "answer": Answer,
+    "code": Code,
+}
+"""Tag of each kind of action wherever actions are JSON: in the store, on the wire."""
+ACTION_TAGS = {kind: tag for tag, kind in ACTIONS.items()}
+
 
 # --- what is seen ----------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import dagster as dg
 from flywheel.assets import show
 from flywheel.assets.alignment import BASE, demonstrations
 from flywheel.assets.history import history
-from flywheel.assets.measuring import evaluate
+from flywheel.assets.measuring import evaluation_of
 from flywheel.assets.partitions import IN_ORDER, ITERATIONS, iteration_of
 from flywheel.assets.policies import incoming_policy, policy, report_policy, trained_policy
 from flywheel.assets.tasks import tasks
@@ -112,22 +112,14 @@ def _training_set(workspace: Workspace, iteration: int) -> str:
     return str(folder)
 
 
-@dg.asset(
-    group_name="flywheel",
-    partitions_def=ITERATIONS,
-    backfill_policy=IN_ORDER,
-    deps=[checkpoint, tasks],
-    kinds={"python"},
+def _curve(workspace: Workspace, partition: str) -> dict[str, dg.MetadataValue]:
+    return show.curve(history(workspace, iteration_of(partition)))
+
+
+eval_report = evaluation_of(
+    checkpoint,
+    str,
+    name="eval_report",
+    description="Held-out success of the iteration's checkpoint, and the curve so far.",
+    besides=_curve,
 )
-def eval_report(
-    context: dg.AssetExecutionContext,
-    workspace: dg.ResourceParam[Workspace],
-    jobs: dg.ResourceParam[Jobs],
-    store: dg.ResourceParam[TrajectoryStore],
-) -> dg.MaterializeResult:
-    """Held-out success of the iteration's checkpoint, and the curve so far."""
-    partition = context.partition_key
-    trained = trained_policy(workspace, partition, f"checkpoint[{partition}]")
-    metadata = evaluate(context, workspace, jobs, store, trained)
-    reports = history(workspace, iteration_of(partition))
-    return dg.MaterializeResult(metadata=metadata | show.curve(reports))

@@ -1,6 +1,6 @@
 """Evaluation of one policy, shared by all assets that are evaluation reports."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -53,13 +53,19 @@ def evaluate(
 
 
 def evaluation_of(
-    trained: dg.AssetsDefinition, version: Callable[[str], str], *, name: str, description: str
+    trained: dg.AssetsDefinition,
+    version: Callable[[str], str],
+    *,
+    name: str,
+    description: str,
+    besides: Callable[[Workspace, str], Mapping[str, Any]] = lambda *_: {},
 ) -> dg.AssetsDefinition:
     """The evaluation report, by iteration, of an asset that trains a policy.
 
     Args:
         trained: partitioned by iteration; the report joins its group.
         version: name of the policy that a partition of `trained` makes.
+        besides: what else the asset shows of a partition, once its report is written.
     """
 
     @dg.asset(
@@ -80,6 +86,7 @@ def evaluation_of(
         partition = context.partition_key
         made_by = f"{trained.key.to_user_string()}[{partition}]"
         policy = trained_policy(workspace, version(partition), made_by)
-        return dg.MaterializeResult(metadata=evaluate(context, workspace, jobs, store, policy))
+        metadata = evaluate(context, workspace, jobs, store, policy)
+        return dg.MaterializeResult(metadata={**metadata, **besides(workspace, partition)})
 
     return report

@@ -24,41 +24,11 @@ from flywheel.errors import (
     SetupError,
     TaskError,
 )
-from flywheel.types import (
-    Action,
-    Answer,
-    Click,
-    Code,
-    Done,
-    Drag,
-    Key,
-    Move,
-    Observation,
-    Screenshot,
-    Scroll,
-    Size,
-    StepResult,
-    Task,
-    Type,
-    Wait,
-)
+from flywheel.types import ACTION_TAGS, ACTIONS, Action, Observation, Screenshot, Size, StepResult, Task
 
 FRAME_TYPE = "application/vnd.flywheel.frame"
 """Media type of a frame."""
 
-ACTIONS: dict[str, type] = {
-    "click": Click,
-    "move": Move,
-    "drag": Drag,
-    "scroll": Scroll,
-    "type": Type,
-    "key": Key,
-    "wait": Wait,
-    "done": Done,
-    "answer": Answer,
-    "code": Code,
-}
-_TAGS = {kind: tag for tag, kind in ACTIONS.items()}
 _ERRORS: dict[str, type[EnvError]] = {"setup": SetupError, "evaluator": EvaluatorError}
 
 
@@ -71,7 +41,7 @@ class WireError(ValueError):
 
 def action_to_json(action: Action) -> dict[str, Any]:
     """`{"type": "click", "x": 4, ...}` with every field."""
-    return {"type": _TAGS[type(action)], **_values(action)}
+    return {"type": ACTION_TAGS[type(action)], **_values(action)}
 
 
 def action_from_json(value: Any) -> Action:

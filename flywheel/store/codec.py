@@ -6,21 +6,8 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from flywheel.errors import StoreError
-from flywheel.types import Action, Answer, Click, Code, Done, Drag, Key, Move, Scroll, Type, Wait
+from flywheel.types import ACTION_TAGS, ACTIONS, Action
 
-ACTIONS: dict[str, type] = {
-    "click": Click,
-    "move": Move,
-    "drag": Drag,
-    "scroll": Scroll,
-    "type": Type,
-    "key": Key,
-    "wait": Wait,
-    "done": Done,
-    "answer": Answer,
-    "code": Code,
-}
-_TAGS = {kind: tag for tag, kind in ACTIONS.items()}
 _FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in ACTIONS.values()}
 _REQUIRED = {kind: {field.name for field in fields(kind) if field.default is MISSING} for kind in ACTIONS.values()}
 
@@ -28,7 +15,7 @@ _REQUIRED = {kind: {field.name for field in fields(kind) if field.default is MIS
 def action_type(action: Action) -> str:
     """The tag, e.g. `click`. Raises `StoreError` for anything that is not an action."""
     try:
-        return _TAGS[type(action)]
+        return ACTION_TAGS[type(action)]
     except KeyError:
         raise StoreError(f"A {type(action).__name__} is not an action; the store knows {', '.join(ACTIONS)}.") from None
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from flywheel.errors import StoreError
-from flywheel.store.codec import ACTIONS, action_from_json, action_to_json
+from flywheel.store.codec import action_from_json, action_to_json
 from flywheel.store.images import encode_png
 from flywheel.store.store import TrajectoryStore
 from flywheel.testing import random_action, random_trajectory
-from flywheel.types import Observation, PolicyRef, Screenshot, Size, Task, Trajectory, Turn
+from flywheel.types import ACTIONS, Observation, PolicyRef, Screenshot, Size, Task, Trajectory, Turn
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["live", "sealed"])

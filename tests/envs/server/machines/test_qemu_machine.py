@@ -1,5 +1,6 @@
 """The machine itself, on a guest of one boot sector: real QEMU, real BIOS, seconds."""
 
+import contextlib
 import hashlib
 import os
 import signal
@@ -22,6 +23,15 @@ from tests.envs.server.machines.qemu_guests import boot_sector_image, boot_secto
 pytestmark = needs_qemu
 
 _PRINTABLE = "".join(chr(code) for code in range(32, 127))
+
+
+def running() -> set[int]:
+    """QEMU processes of this process; other tests may have left children of other kinds."""
+    pids = set()
+    for pid in children(os.getpid()):
+        with contextlib.suppress(OSError):
+            pids |= {pid} if b"qemu-system" in Path(f"/proc/{pid}/cmdline").read_bytes() else set()
+    return pids
 
 
 @pytest.fixture
@@ -123,7 +133,7 @@ def test_it_can_be_reached_only_over_loopback_and_only_where_asked(tmp_path: Pat
     endpoints = machine.endpoints()
     assert endpoints.host == "127.0.0.1"
     assert endpoints.vlc == 0
-    (process,) = children(os.getpid())
+    (process,) = running()
     listening = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True).stdout.splitlines()
     ours = {line.split()[3] for line in listening if f"pid={process}," in line}
     assert ours == {f"127.0.0.1:{port}" for port in (endpoints.server, endpoints.chromium, endpoints.vnc)}
@@ -151,7 +161,7 @@ def test_what_is_wrong_with_the_options_is_said_and_leaves_nothing(
     machine = QemuMachine(boot_sector_options(tmp_path, **changes), tmp_path / ("x" * 100))
     with pytest.raises(ConfigError, match=message):
         machine.start()
-    assert children(os.getpid()) == set()
+    assert running() == set()
     assert not (tmp_path / ("x" * 100) / "qemu").exists()
 
 
@@ -171,7 +181,7 @@ def test_a_guest_that_does_not_boot_is_tried_again_and_then_reported(tmp_path: P
         machine.start()
     assert time.monotonic() - began >= 3 * 0.7
     assert not (tmp_path / "session" / "qemu").exists()
-    assert children(os.getpid()) == set()
+    assert running() == set()
 
 
 @pytest.mark.parametrize(
@@ -193,7 +203,7 @@ def test_what_cannot_start_says_why(tmp_path: Path, changes: dict[str, object], 
 
 
 def test_a_machine_that_is_killed_is_unwell_and_comes_back_by_a_revert(machine: QemuMachine) -> None:
-    (process,) = children(os.getpid())
+    (process,) = running()
     os.kill(process, signal.SIGKILL)
     time.sleep(0.2)
     assert "QEMU ended" in (machine.health() or "")
@@ -219,7 +229,7 @@ def test_stop_leaves_nothing_and_can_be_said_twice(tmp_path: Path) -> None:
     machine.stop()
     assert "not started" in (machine.health() or "")
     assert list((tmp_path / "session").iterdir()) == []
-    assert children(os.getpid()) == set()
+    assert running() == set()
     assert set(os.listdir("/proc/self/fd")) == descriptors
 
 

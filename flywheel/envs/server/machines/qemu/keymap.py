@@ -9,22 +9,8 @@ from flywheel.actions.base import quote
 from flywheel.actions.keys import QEMU_NAMES
 from flywheel.errors import ActionError
 
-_PLAIN = {
-    " ": "spc",
-    "\n": "ret",
-    "\t": "tab",
-    "-": "minus",
-    "=": "equal",
-    "[": "bracket_left",
-    "]": "bracket_right",
-    "\\": "backslash",
-    ";": "semicolon",
-    "'": "apostrophe",
-    "`": "grave_accent",
-    ",": "comma",
-    ".": "dot",
-    "/": "slash",
-}
+_PLAIN = {" ": QEMU_NAMES["space"], "\n": QEMU_NAMES["enter"], "\t": "tab"}
+_PLAIN |= {character: QEMU_NAMES[character] for character in "-=[]\\;'`,./"}
 _PLAIN |= {character: character for character in "abcdefghijklmnopqrstuvwxyz0123456789"}
 _SHIFTED = dict(zip(')!@#$%^&*(_+{}|:"~<>?', "0123456789-=[]\\;'`,./", strict=True))
 _SHIFTED |= {character.upper(): character for character in "abcdefghijklmnopqrstuvwxyz"}
