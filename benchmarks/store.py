@@ -19,7 +19,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flywheel.store.rows import encode, split_live
+from flywheel.store.rows import encode
 from flywheel.store.store import TrajectoryStore
 from flywheel.testing import random_trajectory
 from flywheel.types import Trajectory
@@ -136,7 +136,7 @@ def _read(folder: Path) -> None:
 def _one_group_an_episode(trajectories: Sequence[Trajectory], path: Path) -> None:
     writer: pq.ParquetWriter | None = None
     for trajectory in trajectories:
-        _, steps, _ = split_live(encode(trajectory, partition="iter-01", attempt=1, codec="png"))
+        steps = encode(trajectory, partition="iter-01", attempt=1, codec="png").steps
         writer = writer or pq.ParquetWriter(path, steps.schema, compression="zstd")
         writer.write_table(steps)
     if writer:

@@ -19,8 +19,8 @@ from flywheel.errors import StoreError, StoreFullError
 from flywheel.store.disk import disk_errors, make_dirs
 from flywheel.store.heads import read_head
 from flywheel.store.layout import Layout
-from flywheel.store.schema import DERIVED, EPISODES, LIVE_EPISODE, STEPS, Column, duckdb_type
-from flywheel.store.sources import live_files
+from flywheel.store.mirror import Mirror
+from flywheel.store.schema import DERIVED, EPISODES, STEPS, Column, duckdb_type
 
 STORAGE_VERSION = "v1.5.0"
 BLOCK_SIZE = 16384
@@ -29,11 +29,11 @@ BLOCK_SIZE = 16384
 
 @dataclass(slots=True)
 class Files:
-    """Every parquet file that is visible."""
+    """Every parquet file that is visible, and the live attempts whose copies are among them."""
 
     episodes: list[Path] = field(default_factory=list)
     steps: list[Path] = field(default_factory=list)
-    live: list[Path] = field(default_factory=list)
+    live: list[Mirror] = field(default_factory=list)
 
 
 def visible_files(layout: Layout) -> Files:
@@ -46,35 +46,33 @@ def visible_files(layout: Layout) -> Files:
                 files.episodes += [layout.root / segment.episodes_file for segment in head.segments]
                 files.steps += [layout.root / segment.steps_file for segment in head.segments]
             elif attempts := layout.attempts(experiment, partition):
-                files.live += live_files(layout.attempt(experiment, partition, attempts[-1]))
+                mirror = Mirror.of(layout, experiment, partition, attempts[-1])
+                files.live.append(mirror)
+                files.episodes += mirror.episodes
+                files.steps += mirror.steps
     return files
+
+
+def _caught_up(layout: Layout) -> Files:
+    """What is visible, once every live episode of now is copied; the caller holds the lock."""
+    for mirror in visible_files(layout).live:
+        mirror.catch_up(layout)
+    return visible_files(layout)
 
 
 def view_statements(files: Files) -> list[str]:
     """The DDL of every view."""
-    live_episode = [f"{LIVE_EPISODE[column.name]} AS {column.name}" for column in EPISODES]
-    live_step = [column.name for column in STEPS]
-    episodes = [
-        *_select([column.name for column in EPISODES], files.episodes, "true"),
-        *_select(live_episode, files.live, f"{LIVE_EPISODE['n_steps']} IS NOT NULL"),
-    ]
-    steps = [*_select(live_step, files.steps, "true"), *_select(live_step, files.live, "step IS NOT NULL")]
-    base = [_view("episodes", EPISODES, episodes), _view("steps", STEPS, steps)]
+    base = [_view("episodes", EPISODES, files.episodes), _view("steps", STEPS, files.steps)]
     return base + [f"CREATE VIEW {view.name} AS {view.sql}" for view in DERIVED]
 
 
-def _select(columns: list[str], files: list[Path], where: str) -> list[str]:
-    """Nothing without files: DuckDB does not accept an empty list of them."""
-    listed = ", ".join(quoted(file) for file in files)
-    return [f"SELECT {', '.join(columns)} FROM read_parquet([{listed}]) WHERE {where}"] if files else []
-
-
-def _view(name: str, columns: tuple[Column, ...], selects: list[str]) -> str:
-    if not selects:
+def _view(name: str, columns: tuple[Column, ...], files: list[Path]) -> str:
+    if not files:  # DuckDB does not accept an empty list of them
         nothing = ", ".join(f"CAST(NULL AS {duckdb_type(column)}) AS {column.name}" for column in columns)
         return f"CREATE VIEW {name} AS SELECT {nothing} WHERE false"
     shown = ", ".join(f"{column.sql} AS {column.name}" if column.sql else column.name for column in columns)
-    return f"CREATE VIEW {name} AS SELECT {shown} FROM ({' UNION ALL '.join(selects)})"
+    listed = ", ".join(quoted(file) for file in files)
+    return f"CREATE VIEW {name} AS SELECT {shown} FROM read_parquet([{listed}])"
 
 
 def quoted(path: Path) -> str:
@@ -85,17 +83,19 @@ def quoted(path: Path) -> str:
 def refresh(layout: Layout) -> None:
     """Rebuild the catalog from what is there now."""
     with disk_errors("rebuild the catalog", layout.root), _lock(layout):
-        _build(layout, view_statements(visible_files(layout)))
+        _build(layout, view_statements(_caught_up(layout)))
 
 
 def connect(layout: Layout) -> duckdb.DuckDBPyConnection:
     """A read-only connection to an up-to-date catalog, which it keeps even when the file is replaced."""
     with disk_errors("open the catalog", layout.root):
-        connection = _open(layout, _fingerprint(view_statements(visible_files(layout))))
-        if connection is not None:
-            return connection
+        files = visible_files(layout)
+        if not any(mirror.missing for mirror in files.live):
+            connection = _open(layout, _fingerprint(view_statements(files)))
+            if connection is not None:
+                return connection
         with _lock(layout):
-            statements = view_statements(visible_files(layout))
+            statements = view_statements(_caught_up(layout))
             connection = _open(layout, _fingerprint(statements))
             if connection is None:
                 _build(layout, statements)

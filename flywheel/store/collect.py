@@ -62,9 +62,11 @@ def _replaced_attempts(
     sealed = head.attempt if head else 0
     for attempt in attempts:
         if attempt <= sealed or attempt < attempts[-1]:
-            path = layout.attempt(experiment, partition, attempt)
-            changed = max(_modified(path), _modified(path.parent))
-            yield path, max(changed, head.sealed_at if head else 0.0)
+            live = layout.attempt(experiment, partition, attempt)
+            mirror = layout.mirror(experiment, partition, attempt)
+            changed = max(_modified(live), _modified(live.parent), _modified(mirror) if mirror.exists() else 0.0)
+            since = max(changed, head.sealed_at if head else 0.0)
+            yield from ((path, since) for path in (live, mirror) if path.exists())
 
 
 def _unnamed(layout: Layout, experiment: str, partition: str, head: Head | None) -> Iterator[tuple[Path, float]]:

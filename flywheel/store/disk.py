@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from flywheel.errors import StoreError, StoreFullError
+import pyarrow as pa
+
+from flywheel.errors import CorruptTrajectoryError, StoreError, StoreFullError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -23,6 +25,19 @@ def disk_errors(doing: str, where: Path) -> Iterator[None]:
             ) from error
         reason = error.strerror or str(error)
         raise StoreError(f"Cannot {doing}: {reason.lower()} ({error.filename or where}).") from error
+
+
+@contextmanager
+def damage(path: Path) -> Iterator[None]:
+    """What pyarrow raises on a damaged or missing file, as one sentence: its own errors carry no errno."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise CorruptTrajectoryError(f"{path} is missing; roll its partition out again.") from error
+    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise StoreError(f"{path} cannot be read: {os.strerror(error.errno).lower()}.") from error
+        raise CorruptTrajectoryError(f"{path} is damaged; roll its partition out again.") from error
 
 
 def write_file(path: Path, chunks: Iterable[bytes | memoryview], sync: bool) -> None:

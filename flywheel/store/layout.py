@@ -2,7 +2,8 @@
 
 root/FORMAT.json                                  which version of this layout
 root/tmp/<uuid>                                   staging, on the same file system
-root/live/<experiment>/<partition>/<attempt>/     <episode>.parquet
+root/live/<experiment>/<partition>/<attempt>/     <episode>.live
+root/mirror/<experiment>/<partition>/<attempt>/   what SQL sees of live episodes; derived, may be deleted at any time
 root/seg/<experiment>/<partition>/<attempt>/      episodes-<id>.parquet, steps-<id>.parquet, blobs-<id>.pack
 root/heads/<experiment>/<partition>.json          what is sealed: the commit point
 root/locks/<experiment>/<partition>.owner, .gate  flock files; what they hold is not data
@@ -21,7 +22,9 @@ from flywheel.store.disk import disk_errors, make_dirs, replace_file
 from flywheel.store.schema import FORMAT_VERSION
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]{0,127}")
-_SUFFIX = ".parquet"
+_SUFFIX = ".live"
+_NAME_BYTES = 240
+"""Of an id as the name of a file; file systems take 255, and the suffix has its share."""
 _FORMAT = {"format": "flywheel trajectory store", "version": FORMAT_VERSION}
 
 
@@ -51,6 +54,9 @@ class Layout:
 
     def episode(self, experiment: str, partition: str, attempt: int, episode_id: str) -> Path:
         return self.attempt(experiment, partition, attempt) / file_name(episode_id)
+
+    def mirror(self, experiment: str, partition: str, attempt: int) -> Path:
+        return self.root / "mirror" / experiment / partition / str(attempt)
 
     def segments(self, experiment: str, partition: str, attempt: int) -> Path:
         return self.root / "seg" / experiment / partition / str(attempt)
@@ -113,13 +119,13 @@ def check_attempt(attempt: int) -> None:
 
 def file_name(episode_id: str) -> str:
     """Any id as the name of a file; `episode_name` is its inverse. Raises `StoreError`."""
-    name = quote(episode_id, safe="=+@,:") + _SUFFIX
-    if episode_id == "" or len(name) > 255:
+    name = quote(episode_id, safe="=+@,:")
+    if episode_id == "" or len(name) > _NAME_BYTES:
         raise StoreError(
             f"The trajectory id '{episode_id[:60]}' has {len(episode_id)} characters; "
             "use 1 to 240 letters, digits, - and _."
         )
-    return "%2E" + name[1:] if name.startswith(".") else name
+    return ("%2E" + name[1:] if name.startswith(".") else name) + _SUFFIX
 
 
 def episode_name(path: Path) -> str:

@@ -74,7 +74,7 @@ def _query_nodes(tree: Any) -> set[str]:
 
 
 def _lock_down(connection: duckdb.DuckDBPyConnection, store: TrajectoryStore) -> None:
-    folders = ", ".join(quoted(store.root / name) for name in ("seg", "live"))
+    folders = ", ".join(quoted(store.root / name) for name in ("seg", "mirror"))
     connection.execute(f"SET allowed_directories = [{folders}]")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET python_enable_replacements = false")

@@ -6,42 +6,38 @@ encoded. Task files come back as JSON knows them (a tuple inside one becomes a l
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
 from flywheel.errors import StoreError
 from flywheel.store.codec import action_from_json, action_to_json, action_type, to_json
 from flywheel.store.images import Pack
-from flywheel.store.schema import EPISODES_SCHEMA, LIVE_EPISODE, LIVE_SCHEMA, STEPS_SCHEMA
+from flywheel.store.live import LiveEpisode
+from flywheel.store.schema import EPISODES_SCHEMA, STEPS_SCHEMA
 from flywheel.types import Observation, PolicyRef, Sampling, Screenshot, Task, Trajectory, Turn
 
-_LIVE_ROW = pa.struct(list(LIVE_SCHEMA))
+_EPISODE, _STEP = pa.struct(list(EPISODES_SCHEMA)), pa.struct(list(STEPS_SCHEMA))
 
+Rows: TypeAlias = pa.Table | pa.RecordBatch
 Blob = Callable[[Mapping[str, Any]], bytes]
 """A row of `steps` -> the bytes of its image, checked against their hash."""
 
 
-def encode(trajectory: Trajectory, *, partition: str, attempt: int, codec: Literal["png", "webp"]) -> pa.Table:
-    """The file of a live episode, as `LIVE_SCHEMA` says. Raises `StoreError` when something cannot be stored."""
+def encode(trajectory: Trajectory, *, partition: str, attempt: int, codec: Literal["png", "webp"]) -> LiveEpisode:
+    """The rows and the images of an episode. Raises `StoreError` when something cannot be stored."""
     pack = Pack(codec)
     keys = _keys(trajectory, partition, attempt)
-    rows = [keys | _step_row(number, turn, pack) for number, turn in enumerate(trajectory.turns)] or [keys]
-    rows[0] |= {LIVE_EPISODE[name]: value for name, value in _episode_row(trajectory).items()}
-    rows[0]["pack"] = b"".join(pack.chunks)
+    steps = [keys | _step_row(number, turn, pack) for number, turn in enumerate(trajectory.turns)]
     try:
-        columns = pa.array(rows, _LIVE_ROW).flatten()
+        episode = _batch([keys | _episode_row(trajectory)], _EPISODE, EPISODES_SCHEMA)
+        return LiveEpisode(episode, _batch(steps, _STEP, STEPS_SCHEMA), b"".join(pack.chunks))
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise StoreError(f"Trajectory '{trajectory.id}' cannot be stored: {str(error).splitlines()[0]}.") from error
-    return pa.table(columns, schema=LIVE_SCHEMA)
 
 
-def split_live(table: pa.Table) -> tuple[pa.Table, pa.Table, bytes]:
-    """What `encode` put together: the episode (one row), its steps, its images end to end."""
-    first = table.slice(0, 1)
-    episode = pa.table([first.column(LIVE_EPISODE[name]) for name in EPISODES_SCHEMA.names], schema=EPISODES_SCHEMA)
-    steps = table.slice(0, episode.column("n_steps")[0].as_py()).select(STEPS_SCHEMA.names)
-    return episode, steps, first.column("pack")[0].as_py()
+def _batch(rows: list[dict[str, Any]], row: pa.StructType, schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(pa.array(rows, row).flatten(), schema=schema)
 
 
 def _keys(trajectory: Trajectory, partition: str, attempt: int) -> dict[str, Any]:
@@ -125,7 +121,7 @@ def _step_row(number: int, turn: Turn, pack: Pack) -> dict[str, Any]:
     }
 
 
-def decode(episodes: pa.Table, steps: pa.Table, blob: Blob) -> list[Trajectory]:
+def decode(episodes: Rows, steps: Rows, blob: Blob) -> list[Trajectory]:
     """Trajectories of `episodes`, whose turns are the rows of `steps`, in the same order."""
     turns = _turns(steps, blob)
     trajectories, first = [], 0
@@ -136,7 +132,7 @@ def decode(episodes: pa.Table, steps: pa.Table, blob: Blob) -> list[Trajectory]:
     return trajectories
 
 
-def _turns(steps: pa.Table, blob: Blob) -> list[Turn]:
+def _turns(steps: Rows, blob: Blob) -> list[Turn]:
     return [
         Turn(
             observation=Observation(
@@ -208,18 +204,19 @@ def _task(row: Mapping[str, Any]) -> Task:
     )
 
 
-def _rows(table: pa.Table) -> list[dict[str, Any]]:
-    columns = [_values(table.column(name)) for name in table.column_names]
-    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+def _rows(table: Rows) -> list[dict[str, Any]]:
+    names = table.schema.names
+    columns = [_values(table.column(name)) for name in names]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _values(column: pa.ChunkedArray) -> list[Any]:
+def _values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """As `to_pylist`, with lists of numbers as tuples and ten times as fast on them."""
     if not pa.types.is_list(column.type):
         values: list[Any] = column.to_pylist()
         return values
     tuples: list[Any] = []
-    for chunk in column.chunks:
+    for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
         offsets, flat = chunk.offsets.to_pylist(), chunk.values.to_numpy(zero_copy_only=False).tolist()
         present = chunk.is_valid().to_pylist()
         tuples += [

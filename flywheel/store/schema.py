@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-FORMAT_VERSION = 1
-"""Raised when a column changes its meaning; a store of another version is refused."""
+FORMAT_VERSION = 2
+"""Raised when a column changes its meaning or a file its form; a store of another version is refused."""
 
 TEXT, FLAG, INT, LONG, REAL = pa.string(), pa.bool_(), pa.int32(), pa.int64(), pa.float64()
 TOKENS = pa.list_(INT)
@@ -148,19 +148,6 @@ STEPS = (
 
 EPISODES_SCHEMA = arrow_schema(EPISODES)
 STEPS_SCHEMA = arrow_schema(STEPS)
-
-LIVE_EPISODE = {column.name: column.name if column in _KEYS else f"episode_{column.name}" for column in EPISODES}
-"""Name of each column of `EPISODES` in the file of a live episode."""
-
-LIVE_SCHEMA = pa.schema(
-    [
-        *STEPS_SCHEMA,
-        *(pa.field(LIVE_EPISODE[c.name], c.type) for c in EPISODES if c not in _KEYS),
-        pa.field("pack", pa.binary()),
-    ]
-)
-"""A live episode is one file: a row for each turn (one empty row if there is none), with the columns of the episode
-and the images, end to end, in the first row."""
 
 _COUNTS = (
     Column("episodes", LONG, "trajectories"),

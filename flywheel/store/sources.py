@@ -4,7 +4,6 @@ Both are in ascending order of episode id whatever order they were published in,
 depends on nothing but their content.
 """
 
-import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flywheel.errors import CorruptTrajectoryError, StoreError
 from flywheel.store.blobs import PackFile, checked
+from flywheel.store.disk import damage
 from flywheel.store.heads import Head, Segment, read_head
 from flywheel.store.layout import Layout, episode_name, file_name
-from flywheel.store.rows import decode, split_live
-from flywheel.store.schema import EPISODES_SCHEMA, LIVE_SCHEMA, STEPS_SCHEMA
+from flywheel.store.live import load, load_episode
+from flywheel.store.rows import decode
+from flywheel.store.schema import EPISODES_SCHEMA, STEPS_SCHEMA
 from flywheel.types import Trajectory
 
 
@@ -44,11 +44,7 @@ class LiveSource:
     folder: Path
 
     def ids(self, success: bool | None) -> list[str]:
-        return [
-            episode_name(path)
-            for path in live_files(self.folder)
-            if success is None or _success(read_table(path, LIVE_SCHEMA, ["episode_success"])) == success
-        ]
+        return [episode_name(path) for path in live_files(self.folder) if success is None or _success(path) == success]
 
     def read(self, ids: Collection[str] | None, success: bool | None) -> Iterator[Trajectory]:
         if ids is None:
@@ -56,10 +52,9 @@ class LiveSource:
         else:
             files = [path for name in sorted(set(ids)) if (path := self.folder / file_name(name)).exists()]
         for path in files:
-            table = read_table(path, LIVE_SCHEMA)
-            if success is None or _success(table) == success:
-                episode, steps, pack = split_live(table)
-                yield from decode(episode, steps, partial(_slice, pack, path))
+            if success is None or _success(path) == success:
+                live = load(path)
+                yield from decode(live.episode, live.steps, partial(_slice, live.images, path))
 
 
 def live_files(folder: Path) -> list[Path]:
@@ -67,14 +62,14 @@ def live_files(folder: Path) -> list[Path]:
     return sorted(folder.iterdir(), key=episode_name)
 
 
-def _success(table: pa.Table) -> bool:
-    succeeded: bool = table.column("episode_success")[0].as_py()
+def _success(path: Path) -> bool:
+    succeeded: bool = load_episode(path).column("success")[0].as_py()
     return succeeded
 
 
-def _slice(pack: bytes, path: Path, step: Mapping[str, Any]) -> bytes:
+def _slice(images: bytes, path: Path, step: Mapping[str, Any]) -> bytes:
     start = step["image_offset"]
-    return checked(pack[start : start + step["image_length"]], step["image_hash"], path)
+    return checked(images[start : start + step["image_length"]], step["image_hash"], path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,19 +140,6 @@ def open_parquet(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
         if not file.schema_arrow.equals(schema):
             raise pa.ArrowInvalid("another schema")
         yield file
-
-
-@contextmanager
-def damage(path: Path) -> Iterator[None]:
-    """What pyarrow raises on a damaged or missing file, as one sentence: its own errors carry no errno."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise CorruptTrajectoryError(f"{path} is missing; roll its partition out again.") from error
-    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise StoreError(f"{path} cannot be read: {os.strerror(error.errno).lower()}.") from error
-        raise CorruptTrajectoryError(f"{path} is damaged; roll its partition out again.") from error
 
 
 def _mask(episodes: pa.Table, ids: Collection[str] | None, success: bool | None) -> np.ndarray:

@@ -111,7 +111,11 @@ def test_truncated_screenshots_are_not_let_in(store, codec):
 
 
 def stored_file(store, start):
-    [path] = [path for path in store.root.rglob(f"{start}*") if path.is_file() and path.suffix in (".parquet", ".pack")]
+    [path] = [
+        path
+        for path in store.root.rglob(f"{start}*")
+        if path.is_file() and path.suffix in (".live", ".parquet", ".pack")
+    ]
     return path
 
 
@@ -156,12 +160,12 @@ def test_truncated_files_are_found(store, left):
 
 def test_damaged_live_episodes_are_not_sealed_in(store):
     store.publish_many([make("a"), make("b")], partition="p")
-    path = store.root / "live/default/p/1/b.parquet"
+    path = store.root / "live/default/p/1/b.live"
     data = bytearray(path.read_bytes())
     start = data.index(b"\x89PNG") + 100
     data[start] ^= 1
     path.write_bytes(data)
-    with pytest.raises(CorruptTrajectoryError, match=re.escape("b.parquet")):
+    with pytest.raises(CorruptTrajectoryError, match=re.escape("b.live")):
         store.seal("p", 1, 2)
     assert store.head("p") is None
     assert [p for p in (store.root / "seg").rglob("*") if p.is_file()] == []
@@ -231,7 +235,7 @@ def test_values_that_cannot_be_stored(store, fields):
 
 def test_a_store_of_another_format_is_refused(store):
     (store.root / "FORMAT.json").write_text('{"version": 99}')
-    with pytest.raises(StoreError, match="has format 99 and this flywheel reads format 1") as raised:
+    with pytest.raises(StoreError, match="has format 99 and this flywheel reads format 2") as raised:
         TrajectoryStore(store.root)
     sentence(raised)
     (store.root / "FORMAT.json").write_text("{")

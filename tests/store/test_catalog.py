@@ -6,8 +6,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from flywheel.errors import StoreFullError
-from flywheel.store import catalog
+from flywheel.errors import CorruptTrajectoryError, StoreFullError
+from flywheel.store import catalog, mirror
 from flywheel.store.schema import DERIVED, EPISODES, STEPS, duckdb_type, markdown
 from flywheel.testing import random_trajectory
 from flywheel.types import PolicyRef
@@ -144,4 +144,48 @@ def test_a_catalog_that_cannot_be_built_says_why(store, monkeypatch):
 
     monkeypatch.setattr(catalog.duckdb, "connect", full)
     with pytest.raises(StoreFullError, match="Cannot rebuild"):
+        store.connect()
+
+
+def copies(store):
+    return sorted(path.name for path in (store.root / "mirror").rglob("*.parquet"))
+
+
+def test_each_live_episode_is_copied_for_sql_once(store):
+    store.publish_many([make("a"), make("b")], partition="p")
+    for _ in range(2):
+        assert store.connect().execute("SELECT count(*) FROM steps").fetchall() == [(4,)]
+        assert len(copies(store)) == 2
+    store.publish(make("c"), partition="p")
+    rows = store.connect().execute("SELECT episode_id, n_steps FROM episodes ORDER BY 1").fetchall()
+    assert rows == [("a", 2), ("b", 2), ("c", 2)]
+    assert len(copies(store)) == 4
+
+
+@pytest.mark.parametrize("lost", ["episodes", "everything"])
+def test_the_copies_are_derived(store, lost):
+    """A copy counts from when its episodes appear: without them it is as good as not begun."""
+    store.publish_many([make("a"), make("b")], partition="p")
+    store.connect()
+    for path in (store.root / "mirror").rglob("episodes-*" if lost == "episodes" else "*.parquet"):
+        path.unlink()
+    assert store.connect().execute("SELECT count(*) FROM steps").fetchall() == [(4,)]
+
+
+def test_many_live_episodes_are_copied_in_parts(store, monkeypatch):
+    monkeypatch.setattr(mirror, "FILES_TOGETHER", 2)
+    store.publish_many([make(name) for name in "abcde"], partition="p")
+    rows = store.connect().execute("SELECT episode_id FROM steps GROUP BY 1 ORDER BY 1").fetchall()
+    assert [name for (name,) in rows] == list("abcde")
+    assert len(copies(store)) == 6
+
+
+def test_a_damaged_live_episode_is_named(store):
+    store.publish(make("a"), partition="p")
+    (path,) = (store.root / "live").rglob("*.live")
+    path.write_bytes(path.read_bytes()[:-1])
+    store.connect()  # images are not copied, so what is wrong with them does not matter to SQL
+    path.write_bytes(path.read_bytes()[:100])
+    (store.root / "mirror").rename(store.root / "gone")
+    with pytest.raises(CorruptTrajectoryError, match=r"a\.live is damaged"):
         store.connect()

@@ -28,6 +28,16 @@ def test_sealed_live_episodes_go_after_the_grace_period(store):
     assert store.begin("p") == 2, "ordinals are not used again"
 
 
+def test_copies_of_live_episodes_go_with_them(store):
+    store.publish(make("a"), partition="p")
+    snapshot = store.connect()
+    store.seal("p", 1, 1)
+    assert store.gc(3600).files == 0
+    assert snapshot.execute("SELECT count(*) FROM steps").fetchall() == [(2,)]
+    assert store.gc(0).files == 3
+    assert files(store, "mirror") == []
+
+
 def test_the_grace_period_counts_from_the_seal(store):
     """A reader may have opened the live files until then, however old they are."""
     store.publish(make("a"), partition="p")

@@ -108,7 +108,7 @@ def test_an_attempt_without_episodes_may_be_sealed(store):
 
 
 def test_large_partitions_become_several_segments(store, monkeypatch):
-    monkeypatch.setattr(sealing, "SEGMENT_BYTES", 60_000)
+    monkeypatch.setattr(sealing, "SEGMENT_BYTES", 20_000)
     published = [make(f"{n:02d}") for n in range(12)]
     store.publish_many(published, partition="p")
     head = store.seal("p", 1, 12)
