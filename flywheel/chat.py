@@ -30,6 +30,12 @@ _MARKUP = re.compile(r"<(?=\|\w+\|>|image>)")
 """The bracket that opens `<|im_end|>`, `<image>` and their like."""
 
 
+def without_markup(text: str) -> str:
+    """What a screen or a terminal shows may spell the marks of the chat template; their first bracket becomes `‹`, so
+    that they stay words and neither end the turn nor claim an image."""
+    return _MARKUP.sub("‹", text)
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """What one observation adds to a conversation; `image` is what the model will look at."""
@@ -57,11 +63,7 @@ class Words:
         self._accessibility_chars = accessibility_chars
 
     def observation(self, task: Task, seen: Observation) -> str:
-        """The text of a user turn; the picture stands before it.
-
-        What a screen or a terminal shows may spell the marks of the chat template; their first bracket becomes `‹`, so
-        that they stay words and neither end the turn nor claim an image.
-        """
+        """The text of a user turn; the picture stands before it."""
         parts = []
         for name in self._sections:
             title, read = _SECTIONS[name]
@@ -69,7 +71,7 @@ class Words:
             if value is not None:
                 value = value[: self._accessibility_chars] if name == "accessibility_tree" else value
                 parts.append(f"{title}\n{value}")
-        return _MARKUP.sub("‹", "\n".join(parts))
+        return without_markup("\n".join(parts))
 
     def messages(self, trajectory: Trajectory) -> list[dict[str, str]]:
         """The conversation as role and content, `<image>` where a screenshot stands: what people share."""

@@ -133,6 +133,22 @@ class FlywheelConfig(Section):
     init: Literal["previous", "base"] = Field("previous", description="what an iteration's training starts from")
 
 
+class SdpoConfig(Section):
+    """Self-distillation (`rl.algorithm: sdpo`)."""
+
+    alpha: float = Field(0.5, ge=0, le=1, description="0 forward KL, 1 reverse KL, between them Jensen-Shannon")
+    top_k: int = Field(100, ge=1, description="student's likeliest tokens that are compared; the rest is one bucket")
+    importance_clip: float = Field(2.0, gt=0, description="limit of the ratio to the policy that sampled")
+    teacher: Literal["ema", "trust_region"] = Field(
+        "ema", description="moving average of the student, or the start mixed with the student"
+    )
+    teacher_rate: float = Field(0.05, ge=0, le=1, description="share of the student taken in a step, or in the mix")
+    feedback: bool = Field(True, description="tell failures that have no solution how they ended")
+    feedback_chars: int = Field(4096, description="changes of the accessibility tree are cut at this many characters")
+    reading: float = Field(0.0, ge=0, description="weight of practice at reading hindsight, for models that cannot")
+    reading_updates: int = Field(0, ge=0, description="updates that only practise it, before the teacher teaches")
+
+
 class RlConfig(Section):
     """Policy gradient."""
 
@@ -159,6 +175,7 @@ class RlConfig(Section):
     replay_size: int = Field(0, ge=0, description="successes kept a task; 0 takes the rule's own, 10 or 8")
     warm_start: bool = Field(False, description="begin with the demonstrations in the replay buffer")
     save_every: int = Field(10, description="updates between resumable saves")
+    sdpo: SdpoConfig = SdpoConfig()
 
 
 class EvalConfig(Section):

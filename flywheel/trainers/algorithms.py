@@ -147,6 +147,13 @@ TABLE = (
         drops="the rescaling by the share of rows with reward, which Adam undoes",
         source="arXiv:2504.02546",
     ),
+    Algorithm(
+        "sdpo", group_relative, weighted_logp_loss, "token-mean", None, None, _GROUPS,
+        keeps="divergence from the same policy with hindsight, on the student's top K; EMA or trust-region teacher",
+        drops="advantages, which are only recorded; see `self_distillation.py` and `hindsight.py`",
+        source="arXiv:2601.20802",
+        objective="self_distillation",
+    ),
 )  # fmt: skip
 ALGORITHMS = {entry.name: entry for entry in TABLE}
 

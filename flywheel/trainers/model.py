@@ -4,6 +4,7 @@ The vision tower is frozen, so what it says about a screenshot is computed once 
 again. Shapes as in `packing`: N tokens, K trained positions, V vocabulary.
 """
 
+import copy
 import hashlib
 from collections.abc import Iterable
 from typing import Any
@@ -33,6 +34,14 @@ class PolicyModel:
             freeze_vision(model)
         use_packed_attention(model)
         self._kept = FeatureCache(model, chat) if frozen else None
+
+    def twin(self) -> "PolicyModel":
+        """A copy that is not trained: reference or teacher. The frozen vision tower and what it has seen are shared."""
+        visual = self.model.model.visual
+        twin = PolicyModel(copy.deepcopy(self.model, {id(visual): visual}), self.chat)
+        twin.model.requires_grad_(False)
+        twin._kept = self._kept
+        return twin
 
     @property
     def trainable(self) -> list[nn.Parameter]:
