@@ -169,6 +169,15 @@ class RlConfig(Section):
     shaping: float = Field(0.3, description="weight of the partial score in the shaped reward")
     families: tuple[str, ...] = Field((), description="families to practise; empty takes those of the environment")
     focus: float = Field(0.0, ge=0, le=1, description="0 draws tasks evenly; 1 as often as their family fails")
+    select: Literal["all", "mixed"] = Field(
+        "all", description="`mixed`: only tasks that rollouts up to this iteration both solved and failed"
+    )
+    open_levels: float = Field(
+        0.0, ge=0, le=1, description="success from which a family's next level opens; 0 leaves all open"
+    )
+    grow: float = Field(
+        0.0, ge=0, le=1, description="share of an update's tasks that is made anew, of families and levels that fail"
+    )
     replay: Literal["none", "cookbook", "arpo"] = Field(
         "none", description="whether a buffered success joins a group that fails, and by which rule"
     )

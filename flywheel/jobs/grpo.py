@@ -16,7 +16,7 @@ from flywheel.errors import InfrastructureError
 from flywheel.jobs.base import Progress
 from flywheel.jobs.outcomes import score
 from flywheel.jobs.pool import RolloutPool
-from flywheel.jobs.practice import Practice, failures_of
+from flywheel.jobs.practice import Practice, make_practice
 from flywheel.jobs.publishing import Publication, Publisher
 from flywheel.jobs.replaying import Replay
 from flywheel.jobs.threads import use_threads
@@ -43,7 +43,7 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
         use_threads(config)
         # The store's catalog runs threads of its own, which a fork would not survive: only now.
         store = open_store(config)
-        practice = Practice(config, tasks, failures_of(config, store, args["iteration"]), args["seed"])
+        practice = make_practice(config, store, tasks, args["iteration"], args["seed"])
         own = {name: args[name] for name in ("partition", "iteration", "seed")}
         replay = Replay(config, store, pool.chat, tasks, **own) if config.rl.replay != "none" else None
         policy = PolicyModel(pool.model, pool.chat)

@@ -40,26 +40,32 @@ def build_tasks(workspace: Workspace) -> dict[str, Any]:
     counts = {"train": config.tasks.train, "heldout": config.tasks.heldout}
     families: Counter[str] = Counter()
     for split in SPLITS:
-        generated = _generate(config, split, counts[split])
+        seed = derive_seed(config.seed, "tasks", split)
+        generated = generate(config, split, counts[split], seed, config.env.families, config.env.levels)
         save_tasks(generated, workspace.tasks_dir / f"{split}.jsonl")
         families.update(task.family for task in generated)
     return {**counts, "by_family": dict(families)}
 
 
-def _generate(config: Config, split: Split, count: int) -> list[Task]:
-    seed, env = derive_seed(config.seed, "tasks", split), config.env
+def generate(
+    config: Config, split: Split, count: int, seed: int, families: Sequence[str], levels: Sequence[int]
+) -> list[Task]:
+    """Tasks of the simulated desktop, or of the pack, by `tasks.source`; the same for the same arguments.
+
+    Raises `ConfigError` or `TaskError` when there are not so many different ones.
+    """
     if config.tasks.source == OFFLINE:
         from flywheel.packs.offline.pack import pack_tasks
 
-        return pack_tasks(split, count, seed, env.families, env.levels)
+        return pack_tasks(split, count, seed, families, levels)
     return generate_tasks(
         split=split,
         count=count,
         seed=seed,
-        screen=Size(env.width, env.height),
-        layout=env.layout,
-        families=env.families,
-        levels=env.levels,
+        screen=Size(config.env.width, config.env.height),
+        layout=config.env.layout,
+        families=families,
+        levels=levels,
     )
 
 
