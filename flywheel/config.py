@@ -149,6 +149,36 @@ class SdpoConfig(Section):
     reading_updates: int = Field(0, ge=0, description="updates that only practise it, before the teacher teaches")
 
 
+class GuardsConfig(Section):
+    """What policy gradient watches at every update, and from where it warns and acts (docs/guards.md)."""
+
+    enabled: bool = Field(True, description="watch, and act")
+    window: int = Field(5, ge=1, description="updates that noisy figures are averaged over; together one evaluation")
+    entropy_warn: float = Field(0.5, description="entropy against its start: below this it warns")
+    entropy_react: float = Field(0.3, description="below this: half the learning rate, a higher upper clip, a KL term")
+    entropy_collapse: float = Field(0.15, description="below this: the best state again, and one Entropulse round")
+    distinct_actions: float = Field(1.5, description="ways of acting in an unsolved group; fewer count as collapse")
+    grad_warn: float = Field(5.0, description="gradient norm against its running median: above this it warns")
+    grad_react: float = Field(20.0, description="above this the step is skipped")
+    grad_skips: int = Field(2, description="more skips among the last 20 steps: the best state, half the learning rate")
+    zero_variance_warn: float = Field(0.5, description="share of groups without spread; above it more are played")
+    zero_variance_react: float = Field(0.9, description="above this for three updates the run pauses")
+    ref_kl_warn: float = Field(0.05, description="k3 to the reference (nats); above it the KL coefficient doubles")
+    ref_kl_react: float = Field(0.2, description="above this the reference moves, if evaluation confirms a gain")
+    mismatch_warn: float = Field(0.05, description="mean gap of logprobs of engine and trainer: above this it warns")
+    mismatch_react: float = Field(0.1, description="above this the run pauses: the engine is to be checked")
+    truncated: float = Field(0.2, description="share of episodes without an end, above which turns are capped")
+    unparsed: float = Field(0.1, description="share of unreadable turns, above which a round of SFT follows")
+    repeated: float = Field(0.1, description="share of turns that repeat the one before, above which the run pauses")
+    shaping_gain: float = Field(0.05, description="rise of shaped over task reward, above which shaping is halved")
+    shaping_evaluations: int = Field(5, ge=2, description="evaluations over which that rise is taken")
+    env_errors: float = Field(0.05, description="share of episodes lost to the environment, above which it warns")
+    kl: float = Field(1e-3, description="KL coefficient that falling entropy switches on")
+    clip_raise: float = Field(1.4, ge=1, description="factor on the upper clip when entropy falls")
+    entropulse_steps: int = Field(30, ge=1, description="optimiser steps of an Entropulse round")
+    restores: int = Field(2, ge=0, description="times that the best state is restored before the run pauses instead")
+
+
 class RlConfig(Section):
     """Policy gradient."""
 
@@ -185,6 +215,7 @@ class RlConfig(Section):
     warm_start: bool = Field(False, description="begin with the demonstrations in the replay buffer")
     save_every: int = Field(10, description="updates between resumable saves")
     sdpo: SdpoConfig = SdpoConfig()
+    guards: GuardsConfig = GuardsConfig()
 
 
 class EvalConfig(Section):

@@ -18,7 +18,8 @@
     ├── PolicyError            a policy that is missing or cannot be loaded
     │   └── CheckpointError        a checkpoint that is incomplete or corrupt
     └── TrainingError          a batch or a step that must not be taken
-        └── PackingError           packed rows without their 4-row position ids
+        ├── PackingError           packed rows without their 4-row position ids
+        └── TrainingPausedError    a guard stopped training; it goes on from its state
 
 Each message is one sentence: what is wrong, where, and what mends it. A bug is an ordinary Python
 exception and stops the run; these are conditions that a user or an environment can cause.
@@ -109,3 +110,7 @@ class TrainingError(FlywheelError):
 
 class PackingError(TrainingError):
     """Packed rows without the 4-row position ids that keep documents apart."""
+
+
+class TrainingPausedError(TrainingError):
+    """A guard stopped policy gradient; its state is kept, and the same run goes on from it."""

@@ -14,12 +14,16 @@ from flywheel.config import Config
 from flywheel.envs.simulated.tasks import load_tasks
 from flywheel.errors import InfrastructureError
 from flywheel.jobs.base import Progress
+from flywheel.jobs.guard_memory import Memory
+from flywheel.jobs.guarding import Guarding
 from flywheel.jobs.outcomes import score
 from flywheel.jobs.pool import RolloutPool
 from flywheel.jobs.practice import Practice, make_practice
 from flywheel.jobs.publishing import Publication, Publisher
+from flywheel.jobs.reactions import Reactions
 from flywheel.jobs.replaying import Replay
 from flywheel.jobs.threads import use_threads
+from flywheel.modeling.policy import load_policy
 from flywheel.rollout.groups import plan
 from flywheel.store.opening import open_store
 from flywheel.store.store import TrajectoryStore
@@ -46,6 +50,7 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
         practice = make_practice(config, store, tasks, args["iteration"], args["seed"])
         own = {name: args[name] for name in ("partition", "iteration", "seed")}
         replay = Replay(config, store, pool.chat, tasks, **own) if config.rl.replay != "none" else None
+        memory = Memory(config.rl.guards)
         policy = PolicyModel(pool.model, pool.chat)
         trainer = PolicyGradient(
             policy,
@@ -54,10 +59,14 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
             states=states,
             horizon=config.rollout.max_tokens * config.env.max_turns,
             seed=args["seed"],
-            parts={"practice": practice, **({"replay": replay.buffer} if replay else {})},
+            parts={"practice": practice, **({"replay": replay.buffer} if replay else {}), **memory.parts},
+            watch=memory.gradients if config.rl.guards.enabled else None,
         )
+        start = partial(_start, config, init)
+        reactions = Reactions(config, args, memory, trainer, store, states, start)
         with _Shelf(config, args["partition"], states) as shelf:
-            curve = _Loop(config, args, pool, trainer, practice, replay, shelf, progress).run()
+            guarding = Guarding(memory, trainer, reactions, shelf.flush, progress)
+            curve = _Loop(config, args, pool, trainer, practice, replay, shelf, guarding, progress).run()
     ref = PolicyRef(args["version"], str(out), init.version, fingerprint(policy.model.parameters()))
     save_policy(policy.model, policy.chat.processor, ref, out)
     forget_states(out)
@@ -73,6 +82,7 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
         "attempt": shelf.attempt,
         "algorithm": config.rl.algorithm,
         "seconds": seconds,
+        **memory.report(),
     }
 
 
@@ -124,22 +134,25 @@ class _Loop:
     practice: Practice
     replay: Replay | None
     shelf: "_Shelf"
+    guarding: Guarding
     progress: Progress
 
     def run(self) -> list[dict[str, float]]:
         """What was measured at each update."""
         curve, rl = [], self.config.rl
+        self.guarding.begin()
         while self.trainer.updates < rl.steps:
-            curve.append(self._update())
+            batch, metrics = self._update()
+            curve.append(metrics)
             done = self.trainer.updates
             self.progress.metrics(done, curve[-1])
             self.progress.advance(done, rl.steps, "updates")
+            self.guarding.react(batch.judged)
             if rl.save_every and done % rl.save_every == 0 and done < rl.steps:
-                self.shelf.flush()
-                self.trainer.save()
+                self.guarding.save()
         return curve
 
-    def _update(self) -> dict[str, float]:
+    def _update(self) -> tuple[_Batch, dict[str, float]]:
         """One round: groups of episodes under the present weights, one update, and on to the store."""
         clock = time.perf_counter()
         batch = self._collect()
@@ -152,12 +165,13 @@ class _Loop:
         pairs = zip(batch.rollouts_B, batch.credits_B, strict=True)
         graded = {rollout.trajectory.id: credit.advantage for rollout, credit in pairs if not rollout.replayed}
         self.shelf.add([replace(trajectory, advantage=graded.get(trajectory.id)) for trajectory in batch.played])
-        return metrics | {
+        metrics |= {
             "success": float(np.mean([trajectory.success for trajectory in batch.judged])),
             "lost": float(len(batch.played) - len(batch.judged)),
             "rollout_seconds": rollout_seconds,
             "update_seconds": time.perf_counter() - clock - rollout_seconds,
         }
+        return batch, metrics | self.guarding.judge(batch.played, metrics)
 
     def _trained(self, batch: _Batch) -> tuple[list[Rollout], list[Credit]]:
         """All of a batch; where groups without spread are replaced, what is left without them."""
@@ -169,7 +183,7 @@ class _Loop:
 
     @property
     def _resamples(self) -> bool:
-        return "resampling" in self.trainer.algorithm.needs
+        return "resampling" in self.trainer.algorithm.needs or self.guarding.memory.adjusted.resample
 
     def _collect(self) -> _Batch:
         """Groups of `rl.prompts` tasks; where the algorithm asks for it, more until as many differ in reward."""
@@ -191,12 +205,13 @@ class _Loop:
             partition="-".join([f"{self.args['partition']}-{number:04d}", *map(str, scope[1:])]),
             samples=self.config.rl.group,
             temperature=self.config.rl.temperature,
-            max_turns=self.config.env.max_turns,
+            max_turns=self.guarding.reactions.max_turns,
             iteration=self.args["iteration"],
             seed=seed,
         )
         version = f"{self.args['version']}@{number}"
-        return self.pool.play(specs, policy=PolicyRef(version, self.args["out"], self.args["init"]["version"]))
+        policy = PolicyRef(version, self.args["out"], self.args["init"]["version"])
+        return self.guarding.reactions.rescored(self.pool.play(specs, policy=policy))
 
     def _graded(self, played: list[Trajectory]) -> _Batch:
         """Raises `InfrastructureError` when no episode could be judged."""
@@ -211,6 +226,11 @@ class _Loop:
         if self.replay:
             rollouts = self.replay.joined(rollouts, self.trainer.updates, self.shelf.read)
         return _Batch(played, judged, rollouts, self.trainer.credit(rollouts))
+
+
+def _start(config: Config, init: PolicyRef) -> PolicyModel:
+    """The policy that training started from."""
+    return PolicyModel(*load_policy(config, init))
 
 
 def _scored(config: Config, trajectory: Trajectory) -> Trajectory:

@@ -204,8 +204,9 @@ def policy_loss(
         denominators: counts of the whole update before rejection; None counts this batch alone.
         row_tokens_B: trained tokens of each row before rejection; None counts `mask_BT`.
     Returns: (scalar loss, metrics). Metrics are means over this micro-batch's trained tokens, to be weighted by
-        `tokens` when several are joined: `loss`, `clip_fraction`, `cap_fraction`, `approx_kl` (k3 to the sampling
-        policy), `ratio_mean`, `mean_abs_advantage`, and `ref_kl` and `entropy` where they are computed.
+        `tokens` when several are joined: `loss`, `clip_fraction`, `cap_fraction`, `approx_kl` and `mean_abs_dlogp` (k3
+        and mean distance to the sampling policy), `ratio_mean`, `mean_abs_advantage`, and `ref_kl` and `entropy` where
+        they are computed.
     Raises: ValueError if shapes disagree; ConfigError for clip bounds an algorithm does not have, or a KL or entropy
         term without its input; TrainingError if nothing is trained and no denominators are given.
     """
@@ -256,6 +257,7 @@ def _metrics(terms: TokenLoss, logp_BT: Tensor, old_logp_BT: Tensor, advantage_B
         "clip_fraction": terms.clipped_BT,
         "cap_fraction": terms.capped_BT,
         "approx_kl": kl_estimate(old_logp_BT, logp_BT.detach(), "k3", limit=None),
+        "mean_abs_dlogp": (logp_BT.detach() - old_logp_BT).abs(),
         "ratio_mean": terms.ratio_BT,
         "mean_abs_advantage": advantage_BT.abs(),
     }

@@ -11,7 +11,7 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -75,9 +75,12 @@ class TrainerStates:
     def __init__(self, folder: Path, model: torch.nn.Module, parts: dict[str, Any]) -> None:
         self._folder, self._model, self._parts = folder, model, parts
 
-    def save(self, step: int) -> None:
-        """Write the state after `step` optimiser steps. Raises `CheckpointError` when it cannot be written."""
-        final = self._folder / f"step-{step:06d}"
+    def save(self, step: int, best: int | None = None) -> None:
+        """Write the state after `step` optimiser steps; that of step `best` is kept whatever its age.
+
+        Raises `CheckpointError` when it cannot be written.
+        """
+        final = self._state(step)
         staged = self._folder / "unfinished"
         with _writing(staged, final):
             tensors = {name: value.contiguous() for name, value in _untied(self._model.state_dict()).items()}
@@ -90,7 +93,8 @@ class TrainerStates:
         staged.replace(final)
         _fsync(self._folder)
         for old in self._saved()[:-KEPT_STATES]:
-            shutil.rmtree(old)
+            if best is None or old != self._state(best):
+                shutil.rmtree(old)
 
     def resume(self) -> int:
         """Load the newest state; the number of steps it has seen, 0 when there is none.
@@ -98,23 +102,31 @@ class TrainerStates:
         Raises `CheckpointError` when the newest state is corrupt.
         """
         saved = self._saved()
-        if not saved:
-            return 0
+        return self._load(saved[-1], tuple(self._parts)) if saved else 0
+
+    def load(self, step: int, parts: Sequence[str]) -> None:
+        """The model, and these parts, of the state after `step` steps. Raises `CheckpointError` when it is corrupt."""
+        self._load(self._state(step), parts)
+
+    def _load(self, folder: Path, parts: Sequence[str]) -> int:
         try:
-            weights = load_file(saved[-1] / "model.safetensors")
-            state = torch.load(saved[-1] / "trainer.pt", weights_only=True)
+            weights = load_file(folder / "model.safetensors")
+            state = torch.load(folder / "trainer.pt", weights_only=True)
             if weights.keys() != _untied(self._model.state_dict()).keys():
                 raise RuntimeError("it holds the weights of another model")
             self._model.load_state_dict(weights, strict=False)
-            for name, part in self._parts.items():
-                part.load_state_dict(state["parts"][name])
+            for name in parts:
+                self._parts[name].load_state_dict(state["parts"][name])
             torch.set_rng_state(state["rng"])
         except (SafetensorError, RuntimeError, OSError, EOFError, KeyError, pickle.UnpicklingError) as error:
             raise CheckpointError(
-                f"The trainer state {saved[-1]} is corrupt ({_first_line(error)}); delete that folder to go on from "
+                f"The trainer state {folder} is corrupt ({_first_line(error)}); delete that folder to go on from "
                 "the one before it."
             ) from error
         return int(state["step"])
+
+    def _state(self, step: int) -> Path:
+        return self._folder / f"step-{step:06d}"
 
     def _saved(self) -> list[Path]:
         return sorted(self._folder.glob("step-*"))

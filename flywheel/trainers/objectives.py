@@ -7,7 +7,6 @@ learns from something else than advantages brings its own, under the name that i
 Shapes: K trained tokens of a packed row, B its lines (documents), T the longest of them.
 """
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -21,6 +20,7 @@ from flywheel.trainers.credit import Credit, Rollout
 from flywheel.trainers.grid import Grid
 from flywheel.trainers.model import PolicyModel
 from flywheel.trainers.packing import PackedRow
+from flywheel.trainers.reference import Reference
 from flywheel.trainers.self_distillation import SelfDistillation
 
 
@@ -35,6 +35,12 @@ class Objective(Protocol):
     """
 
     parts: Mapping[str, Any]
+
+    def adjust(self, config: RlConfig, start: Callable[[], PolicyModel]) -> None:
+        """Go on with other clips and terms; `start` loads the policy that training started from."""
+
+    def move_reference(self) -> None:
+        """Measure KL against the policy as it is now, from here on."""
 
     def begin(self, rollouts: Sequence[Rollout], credits: Sequence[Credit]) -> None:
         """The whole batch, before its first step; rollouts of one group share `sample.group_id`."""
@@ -71,9 +77,17 @@ class PolicyObjective:
     """
 
     def __init__(self, policy: PolicyModel, config: RlConfig, algorithm: Algorithm) -> None:
-        self.parts: Mapping[str, Any] = {}
         self._policy, self._config, self._algorithm = policy, config, algorithm
-        self._reference = PolicyModel(copy.deepcopy(policy.model), policy.chat) if config.kl else None
+        self._reference = Reference(policy, needed=bool(config.kl))
+        self.parts: Mapping[str, Any] = {"reference": self._reference}
+
+    def adjust(self, config: RlConfig, start: Callable[[], PolicyModel]) -> None:
+        self._config = config
+        if config.kl:
+            self._reference.begin(start)
+
+    def move_reference(self) -> None:
+        self._reference.move()
 
     def begin(self, rollouts: Sequence[Rollout], credits: Sequence[Credit]) -> None:
         """Nothing to prepare."""
@@ -92,7 +106,7 @@ class PolicyObjective:
             logp_K, entropy_K = self._policy.logprobs(row, temperature), None
         grid = Grid(row)
         reference = None
-        if self._reference is not None:
+        if self._config.kl:
             with torch.no_grad():
                 reference = grid.spread(self._reference.logprobs(row, temperature))
         return policy_loss(

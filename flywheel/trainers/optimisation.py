@@ -9,6 +9,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from flywheel.errors import TrainingError
+from flywheel.trainers.gradients import GradientWatch
 
 SKIPS_IN_A_ROW = 3
 
@@ -39,6 +40,7 @@ class Optimisation:
         lr: peak learning rate.
         schedule: step -> factor on `lr`.
         grad_clip: limit of the gradient's 2-norm.
+        watch: decides which steps are taken; without it all whose gradient is finite.
     """
 
     def __init__(
@@ -50,7 +52,9 @@ class Optimisation:
         weight_decay: float,
         schedule: Callable[[int], float],
         grad_clip: float,
+        watch: GradientWatch | None = None,
     ) -> None:
+        self._watch = watch
         self._accelerator = Accelerator()
         self._parameters = parameters
         self._grad_clip = grad_clip
@@ -58,6 +62,7 @@ class Optimisation:
             torch.optim.AdamW(parameters, lr=lr, betas=betas, weight_decay=weight_decay)
         )
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer.optimizer, schedule)
+        self._peaks = list(self.scheduler.base_lrs)
         self._skipped = 0
 
     @property
@@ -68,16 +73,26 @@ class Optimisation:
     def backward(self, loss: Tensor) -> None:
         self._accelerator.backward(loss)
 
+    def scale_lr(self, factor: float) -> None:
+        """Go on at `factor` times the learning rate that this was made with."""
+        self.scheduler.base_lrs = [peak * factor for peak in self._peaks]
+        shapes = [shape(self.scheduler.last_epoch) for shape in self.scheduler.lr_lambdas]
+        for group, base, shape in zip(self.optimizer.param_groups, self.scheduler.base_lrs, shapes, strict=True):
+            group["lr"] = base * shape
+
     def step(self) -> dict[str, float]:
-        """Clip and update. Raises `TrainingError` after `SKIPS_IN_A_ROW` gradients in a row that are not finite."""
-        lr = float(self.scheduler.get_last_lr()[0])
+        """Clip and update.
+
+        Raises `TrainingError` after `SKIPS_IN_A_ROW` gradients in a row that are not finite, unless a watch decides.
+        """
+        lr = float(self.optimizer.param_groups[0]["lr"])
         norm = float(self._accelerator.clip_grad_norm_(self._parameters, self._grad_clip))
-        if math.isfinite(norm):
+        if self._watch.admit(norm) if self._watch else math.isfinite(norm):
             self._skipped = 0
             self.optimizer.step()
         else:
             self._skipped += 1
-            if self._skipped == SKIPS_IN_A_ROW:
+            if self._skipped == SKIPS_IN_A_ROW and self._watch is None:
                 raise TrainingError(
                     f"{self._skipped} gradients in a row were not finite; lower the learning rate ({lr})."
                 )

@@ -5,7 +5,7 @@ Losses are divided by the counts of the whole step, so cutting a step into rows 
 Shapes: B rollouts of an update, K trained tokens of one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from flywheel.trainers.aggregation import Denominators
 from flywheel.trainers.algorithms import algorithm
 from flywheel.trainers.checkpoints import TrainerStates
 from flywheel.trainers.credit import Credit, Rollout, credit
+from flywheel.trainers.gradients import GradientWatch
 from flywheel.trainers.model import PolicyModel
 from flywheel.trainers.objectives import OBJECTIVES
 from flywheel.trainers.optimisation import Optimisation, constant
@@ -37,6 +38,7 @@ class PolicyGradient:
         horizon: most tokens that a trajectory can sample; the constant of Dr.GRPO and the limit of DAPO's penalty.
         seed: shuffles minibatches.
         parts: what else a state must hold, by name: objects with `state_dict` and `load_state_dict`.
+        watch: decides which optimiser steps are taken.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class PolicyGradient:
         horizon: int,
         seed: int,
         parts: Mapping[str, Any] | None = None,
+        watch: GradientWatch | None = None,
     ) -> None:
         self.policy, self.config = policy, config
         self.algorithm = algorithm(config.algorithm)
@@ -61,14 +64,35 @@ class PolicyGradient:
             weight_decay=0.0,
             schedule=constant,
             grad_clip=config.grad_clip,
+            watch=watch,
         )
         kept = {**self._optimisation.parts, **self._objective.parts, **(parts or {})}
         self._states = TrainerStates(states, policy.model, kept)
         self.updates = self._states.resume()
 
-    def save(self) -> None:
-        """Write a state to go on from."""
-        self._states.save(self.updates)
+    def save(self, best: int | None = None) -> None:
+        """Write a state to go on from; that of update `best` is kept whatever its age."""
+        self._states.save(self.updates, best)
+
+    def restore(self, update: int) -> None:
+        """Everything that is trained, as it was after that update; the count of updates goes on."""
+        self._states.load(update, (*self._optimisation.parts, *self._objective.parts))
+
+    def adjust(self, changes: Mapping[str, Any], lr: float, start: Callable[[], PolicyModel]) -> None:
+        """Go on with other terms.
+
+        Args:
+            changes: fields of the configuration.
+            lr: factor on the configured learning rate.
+            start: loads the policy that training started from; called for a KL term that is new.
+        """
+        self.config = self.config.model_copy(update=dict(changes))
+        self._objective.adjust(self.config, start)
+        self._optimisation.scale_lr(lr)
+
+    def move_reference(self) -> None:
+        """Measure KL against the policy as it is now, from here on."""
+        self._objective.move_reference()
 
     def credit(self, rollouts: Sequence[Rollout]) -> list[Credit]:
         """What each rollout is to teach: one advantage a trained token, exactly 0 in groups without spread."""
@@ -88,6 +112,8 @@ class PolicyGradient:
                 measured += self._step([rollouts[b] for b in part], [credits[b] for b in part])
         self.updates += 1
         means = {name: float(np.mean([m[name] for m in measured])) for name in (measured[0] if measured else ())}
+        # Engine and trainer hold the same weights only until the first step.
+        means |= {name: measured[0][name] for name in ("mean_abs_dlogp",) if name in means}
         return {**means, **_figures(rollouts, credits), **self._objective.end()}
 
     def _step(self, rollouts: Sequence[Rollout], credits: Sequence[Credit]) -> list[dict[str, float]]:

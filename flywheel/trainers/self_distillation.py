@@ -14,7 +14,7 @@ Shapes: B rows, T the longest, K trained tokens of a packed row, V vocabulary. S
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -99,6 +99,13 @@ class SelfDistillation:
         self._lessons: set[int] = set()
         self._counts: Counter[str] = Counter()
         self.parts: Mapping[str, Any] = {"self_distillation": self}
+
+    def adjust(self, config: RlConfig, start: Callable[[], PolicyModel]) -> None:
+        """Clips and KL of the policy gradient have no part here."""
+        self._config = config
+
+    def move_reference(self) -> None:
+        """Nothing: the teacher follows as it is configured to."""
 
     def begin(self, rollouts: Sequence[Rollout], credits: Sequence[Credit]) -> None:
         """Give every rollout its hindsight."""

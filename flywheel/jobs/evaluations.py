@@ -1,0 +1,65 @@
+"""How training success goes, window by window: which state was best, and whether shaping runs ahead of success.
+
+An evaluation is the mean over `rl.guards.window` updates of what was played for training: it costs nothing, and its
+tasks change with practice. It decides what is gone back to, never what is reported.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from flywheel.config import GuardsConfig
+
+FLAT = 0.02
+"""Rise of task success that still counts as none: half a standard error of a window of 1000 episodes at 50%."""
+
+
+class Evaluations:
+    """Part of the trainer's state. `best` is the update whose state is worth going back to; 0 is the start."""
+
+    def __init__(self, config: GuardsConfig) -> None:
+        self._window, self._span = config.window, config.shaping_evaluations
+        self._open: list[list[float]] = []
+        self.success: list[float] = []
+        self.reward: list[float] = []
+        self.best, self._top = 0, -1.0
+
+    def add(self, success: float, reward: float) -> bool:
+        """Take in an update's mean task success and mean shaped reward; whether it completed an evaluation."""
+        self._open.append([success, reward])
+        if len(self._open) < self._window:
+            return False
+        success, reward = np.mean(self._open, axis=0).tolist()
+        self.success.append(success)
+        self.reward.append(reward)
+        self._open = []
+        return True
+
+    def improve(self, update: int) -> bool:
+        """Whether this update completed an evaluation that beats all before it; the update is then the best."""
+        if self._open or not self.success or self.success[-1] <= self._top:
+            return False
+        self.best, self._top = update, self.success[-1]
+        return True
+
+    @property
+    def gained(self) -> bool:
+        """Whether the last evaluation is above the first."""
+        return len(self.success) > 1 and self.success[-1] > self.success[0]
+
+    @property
+    def shaping_gain(self) -> float:
+        """Rise of the shaped reward over the last `shaping_evaluations`, 0 where task success rose too or they are
+        fewer."""
+        if len(self.success) < self._span:
+            return 0.0
+        rise = self.reward[-1] - self.reward[-self._span]
+        return rise if self.success[-1] - self.success[-self._span] <= FLAT else 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"open": self._open, "success": self.success, "reward": self.reward, "best": [self.best, self._top]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._open, self.success, self.reward = (list(state[name]) for name in ("open", "success", "reward"))
+        self.best, self._top = state["best"]

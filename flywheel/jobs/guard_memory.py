@@ -1,0 +1,52 @@
+"""What guards know of a run of policy gradient and have changed in it: parts of the trainer's state.
+
+A run that is killed and goes on does so with the same counts, learning rate, clip, KL term, cap and weight.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from flywheel.config import GuardsConfig
+from flywheel.jobs.evaluations import Evaluations
+from flywheel.trainers.gradients import GradientWatch
+from flywheel.trainers.guards import Guards, guards_of
+
+
+@dataclass(slots=True)
+class Adjusted:
+    """What reactions have changed. `lr` is a factor; `rl` holds fields of `RlConfig`; `taken` is what was done."""
+
+    lr: float = 1.0
+    rl: dict[str, Any] = field(default_factory=dict)
+    max_turns: int | None = None
+    resample: bool = False
+    restores: int = 0
+    taken: list[dict[str, Any]] = field(default_factory=list)
+
+    def state_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+
+
+class Memory:
+    """What guards know and have changed: parts of the trainer's state. Without `rl.guards.enabled` no guard speaks."""
+
+    def __init__(self, config: GuardsConfig) -> None:
+        self.guards = Guards(guards_of(config) if config.enabled else ())
+        self.gradients = GradientWatch(config)
+        self.evaluations = Evaluations(config)
+        self.adjusted = Adjusted()
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """For the trainer's state."""
+        names = ("guards", "gradients", "evaluations", "adjusted")
+        return {name: getattr(self, name) for name in names}
+
+    def report(self) -> dict[str, Any]:
+        """For the job's result: the table as it stands, and every reaction in order."""
+        return {"guards": self.guards.rows(), "reactions": self.adjusted.taken}

@@ -1,0 +1,49 @@
+"""The policy that KL is measured against: that of the start, until it is moved."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from flywheel.trainers.model import PolicyModel
+from flywheel.trainers.packing import PackedRow
+
+
+class Reference:
+    """Part of a trainer's state; while it is the policy of the start, that part is empty.
+
+    Args:
+        policy: the trained policy, as it is at the start.
+        needed: keep a copy of it now. A model's memory is not spent before there is a KL term.
+    """
+
+    def __init__(self, policy: PolicyModel, *, needed: bool) -> None:
+        self._trained = policy
+        self._held = self._trained.twin() if needed else None
+        self._moved = False
+
+    @property
+    def ready(self) -> bool:
+        return self._held is not None
+
+    def logprobs(self, row: PackedRow, temperature: float) -> Tensor:
+        """Of the trained tokens, (K,); only when it is ready."""
+        assert self._held is not None
+        return self._held.logprobs(row, temperature)
+
+    def begin(self, start: Callable[[], PolicyModel]) -> None:
+        """Be ready; `start` loads the policy that training started from."""
+        self._held = self._held or start()
+
+    def move(self) -> None:
+        """Be the trained policy as it is now."""
+        self._held, self._moved = self._trained.twin(), True
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self._held.model.state_dict()) if self._moved and self._held else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if state:
+            self.move()
+            assert self._held is not None
+            self._held.model.load_state_dict(state)
