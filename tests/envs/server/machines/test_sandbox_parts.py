@@ -10,6 +10,7 @@ import pytest
 
 from flywheel.envs.server.machines.xvfb import cgroups
 from flywheel.envs.server.machines.xvfb.apps import APPS, canonical, installed_apps
+from flywheel.envs.server.machines.xvfb.boot import line_ended
 from flywheel.envs.server.machines.xvfb.options import XvfbOptions
 from flywheel.envs.server.machines.xvfb.session import Session, abandoned
 from flywheel.envs.server.machines.xvfb.shims import write_shims
@@ -209,6 +210,20 @@ def test_gedit_keeps_operands_and_drops_options(shims: Path) -> None:
         ["sh", "-c", text, "gedit", "--new-window", "a b.txt", "+3", "c"], capture_output=True, text=True
     )
     assert said.stdout == "<a b.txt><+3><c>"
+
+
+def test_xvfb_is_listened_to_until_the_end_of_its_line() -> None:
+    """It ends when nobody reads what it writes second; on a busy host that came once in two hundred boots."""
+    ready, displayfd = os.pipe()
+    os.set_blocking(ready, False)
+    with os.fdopen(ready), os.fdopen(displayfd, "wb", 0) as written:
+        told = []
+        for part in (b"", b"0", b"\n"):
+            written.write(part)
+            told.append(line_ended(ready))
+        written.write(b"1\n")
+        told.append(line_ended(ready))
+    assert told == [False, False, True, True]
 
 
 def test_names_of_applications_as_task_files_write_them() -> None:

@@ -108,7 +108,7 @@ def bring_up(desktop: Desktop, screen: str, deadline: float) -> None:
     os.close(displayfd)
     desktop.start("dbus-daemon", ["dbus-daemon", "--session", "--nofork", "--nopidfile", f"--address=unix:path={BUS}"])
     os.set_blocking(ready, False)
-    desktop.wait("Xvfb", lambda: _readable(ready), deadline)
+    desktop.wait("Xvfb", lambda: line_ended(ready), deadline)
     desktop.wait("dbus-daemon", BUS.exists, deadline)
     os.close(ready)
     # Without -P a file such as ~/token.py would stand in for the module that the guest server means.
@@ -121,9 +121,10 @@ def bring_up(desktop: Desktop, screen: str, deadline: float) -> None:
     desktop.wait("the guest server", lambda: listens(GUEST_PORT), deadline)
 
 
-def _readable(fd: int) -> bool:
+def line_ended(fd: int) -> bool:
+    """Xvfb writes the number and the line break one after the other, and ends if nobody is there to read the second."""
     with contextlib.suppress(BlockingIOError):
-        return bool(os.read(fd, 16))
+        return os.read(fd, 16).endswith(b"\n")
     return False
 
 
