@@ -44,6 +44,17 @@ class ModelConfig(Section):
     device: str = Field("auto", description="`auto`, `cpu`, `cuda` or `cuda:N`")
     threads: int = Field(0, description="CPU threads for torch; 0 takes all cores")
     max_pixels: int = Field(1_003_520, description="screenshots above this many pixels are scaled down")
+    vision: Literal["frozen", "trained"] = Field("frozen", description="whether training changes the vision tower")
+    lora_rank: int = Field(
+        0, ge=0, description="rank of LoRA adapters on the language model; 0 trains all of its weights"
+    )
+    lora_alpha: int = Field(32, gt=0, description="scale of the adapters, divided by their rank")
+    checkpointing: bool = Field(False, description="compute activations again in the backward pass instead of keeping")
+    compile: bool = Field(False, description="compile the layers; needs `bucket`, or each length is compiled anew")
+    bucket: int = Field(1, ge=1, description="packed rows are filled up to a multiple of this many tokens")
+    attention: Literal["auto", "cudnn", "flash", "sdpa"] = Field(
+        "auto", description="kernel of packed attention; `auto`: cuDNN from Hopper on, flash on older GPUs, else sdpa"
+    )
     tiny: TinyModelConfig = TinyModelConfig()
 
 

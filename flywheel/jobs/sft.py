@@ -14,8 +14,9 @@ from flywheel.jobs.threads import use_threads
 from flywheel.modeling.policy import load_policy
 from flywheel.trainers.checkpoints import forget_states, save_policy, states_folder
 from flywheel.trainers.documents import sample_of
-from flywheel.trainers.model import PolicyModel, fingerprint
+from flywheel.trainers.model import fingerprint
 from flywheel.trainers.sft import train_sft
+from flywheel.trainers.tuning import merge_adapters, tuned
 from flywheel.types import PolicyRef, TrainingSample
 
 
@@ -28,9 +29,13 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
     samples = [sample_of(row, chat) for folder in args["sets"] for row in load_rows(Path(folder))]
     trained = sum(int(sample.weights.sum()) for sample in samples)
     progress.log(f"{len(samples)} trajectories, {trained} tokens to train on, from {init.version}.")
-    decides = config.sft.model_dump(exclude={"save_every"}), args["steps"], args["seed"], args["init"], _digest(samples)
+    decides = [
+        config.sft.model_dump(exclude={"save_every"}),
+        config.model.model_dump(include={"dtype", "vision", "lora_rank", "lora_alpha"}),
+        *(args["steps"], args["seed"], args["init"], _digest(samples)),
+    ]
     result = train_sft(
-        PolicyModel(model, chat),
+        tuned(model, chat, config.model),
         samples,
         config.sft,
         steps=args["steps"],
@@ -38,6 +43,7 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
         states=states_folder(out, *decides),
         report=progress,
     )
+    merge_adapters(model)
     policy = PolicyRef(args["version"], str(out), init.version, fingerprint(model.parameters()))
     save_policy(model, chat.processor, policy, out)
     forget_states(out)

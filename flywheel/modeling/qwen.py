@@ -14,13 +14,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError
-from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, Qwen3VLForConditionalGeneration
-from transformers.vision_utils import get_vision_bilinear_indices_and_weights, get_vision_position_ids
+from torch import Tensor
+from transformers import AutoConfig, Qwen3VLForConditionalGeneration
+from transformers.vision_utils import (
+    get_vision_bilinear_indices_and_weights,
+    get_vision_cu_seqlens,
+    get_vision_position_ids,
+)
 
 from flywheel.errors import PackingError, PolicyError
-
-PACKED = "flywheel_packed"
+from flywheel.modeling.attention import Documents, Kernel, packed
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +64,21 @@ def load_model(source: str, *, dtype: str = "float32", device: str = "cpu") -> Q
 def prepare(model: Qwen3VLForConditionalGeneration) -> Qwen3VLForConditionalGeneration:
     """Exact replacements that make small screens fast; idempotent, and invisible in what is saved."""
     model.model.visual.patch_embed.forward = MethodType(_linear_patches, model.model.visual.patch_embed)
+    setattr(model, "packed_logits", MethodType(_packed_logits, model))  # noqa: B010  mypy knows no such method
     return model
 
 
 def encode_images(model: Qwen3VLForConditionalGeneration, pixels_PC: Tensor, grids_K3: Tensor) -> ImageFeatures:
-    """Patches of K images, with one temporal slot or two -> features of their merged tokens, in order."""
-    places = _places(model, grids_K3) if bool((grids_K3 == grids_K3[0]).all()) else {}
-    out = model.model.visual(pixels_PC, grid_thw=grids_K3, return_dict=True, **places)
+    """Patches of K images, with one temporal slot or two -> features of their merged tokens, in order.
+
+    `grids_K3` lies on the CPU: where images begin is read from it in every layer, and a GPU would be waited for.
+    """
+    device = pixels_PC.device
+    alike = bool((grids_K3 == grids_K3[0]).all())
+    places = {name: x.to(device) for name, x in _places(model, grids_K3).items()} if alike else {}
+    given = {"cu_seqlens": get_vision_cu_seqlens(grids_K3), "images": len(grids_K3), **places} if alike else {}
+    grids = grids_K3 if alike else grids_K3.to(device)
+    out = model.model.visual(pixels_PC, grid_thw=grids, return_dict=True, **given)
     return ImageFeatures(out.pooler_output, torch.stack(out.deepstack_features))
 
 
@@ -86,10 +97,14 @@ def _places(model: Qwen3VLForConditionalGeneration, grids_K3: Tensor) -> dict[st
 
 
 def embed(model: Qwen3VLForConditionalGeneration, ids: Tensor, features: ImageFeatures | None) -> tuple[Tensor, Tensor]:
-    """Input embeddings with the image features in their places, and where those places are (bool, as `ids`)."""
-    embeds = model.get_input_embeddings()(ids)
+    """Input embeddings with the image features in their places, and where those places are (bool, as `ids`).
+
+    Ids on the CPU are counted there and then sent: a GPU need not be waited for.
+    """
     places = ids == model.config.image_token_id
     found, given = int(places.sum()), 0 if features is None else len(features.embeds_ID)
+    embeds = model.get_input_embeddings()(_sent(ids, model.device))
+    places = _sent(places, model.device)
     if found != given:
         raise PackingError(f"{found} image tokens but {given} image features; screenshots were lost on the way.")
     if features is not None:
@@ -117,9 +132,35 @@ def hidden_states(
     return out.last_hidden_state
 
 
-def use_packed_attention(model: Qwen3VLForConditionalGeneration) -> None:
-    """From now on the language model attends document by document and insists on `document_lengths`."""
-    model.model.language_model.config._attn_implementation = PACKED
+def _packed_logits(
+    self: Qwen3VLForConditionalGeneration,
+    ids_N: Tensor,
+    position_ids_4N: Tensor,
+    predict_K: Tensor,
+    lengths: list[int],
+    features: ImageFeatures | None,
+) -> Tensor:
+    """Logits at K positions of one packed row, (K, V); a method of the model, so that sharded weights are gathered.
+
+    The integers come from the CPU. Full logits would take 51 GiB at 34,000 tokens.
+    """
+    embeds, places = embed(self, ids_N[None], features)
+    positions = _sent(position_ids_4N[:, None], self.device)
+    hidden_1ND = hidden_states(self, embeds, places, features, positions, documents=Documents(tuple(lengths)))
+    logits: Tensor = self.lm_head(hidden_1ND[0, _sent(predict_K, self.device)])
+    return logits
+
+
+def _sent(x: Tensor, device: torch.device) -> Tensor:
+    """On the device, without waiting for what the device is still doing."""
+    if device.type != "cuda" or x.device == device:
+        return x.to(device)
+    return x.pin_memory().to(device, non_blocking=True)
+
+
+def use_packed_attention(model: Qwen3VLForConditionalGeneration, kernel: Kernel = "sdpa") -> None:
+    """From now on the language model attends document by document and insists on `documents`."""
+    model.model.language_model.config._attn_implementation = packed(kernel)
 
 
 def use_standard_attention(model: Qwen3VLForConditionalGeneration) -> None:
@@ -136,32 +177,3 @@ def _linear_patches(self: Any, hidden_states: Tensor) -> Tensor:
     if hidden_states.shape[-1] * self.temporal_patch_size == weight[0].numel():
         weight = weight.sum(2)
     return F.linear(hidden_states.to(weight.dtype), weight.flatten(1), self.proj.bias)
-
-
-def _packed_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    document_lengths: list[int] | None = None,
-    **_: Any,
-) -> tuple[Tensor, None]:
-    """Causal attention inside each document of one packed row; nothing is ever computed across documents."""
-    if document_lengths is None:
-        raise PackingError("Packed attention was called without document lengths; documents would see each other.")
-    outs = [
-        F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=q.shape[1] != k.shape[1])
-        for q, k, v in zip(*(x.split(document_lengths, 2) for x in (query, key, value)), strict=True)
-    ]
-    return torch.cat(outs, 2).transpose(1, 2), None
-
-
-def _no_mask(*_: Any, **__: Any) -> None:
-    """Document lengths take the place of a mask."""
-
-
-AttentionInterface.register(PACKED, _packed_attention)
-AttentionMaskInterface.register(PACKED, _no_mask)

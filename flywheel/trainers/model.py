@@ -6,17 +6,23 @@ again. Shapes as in `packing`: N tokens, K trained positions, V vocabulary.
 
 import copy
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from flywheel.chat import Chat
+from flywheel.errors import PackingError
+from flywheel.modeling.attention import Kernel
 from flywheel.modeling.features import FeatureCache, look
 from flywheel.modeling.logits import log_policy
-from flywheel.modeling.qwen import embed, hidden_states, use_packed_attention
-from flywheel.trainers.packing import PackedRow, document_lengths
+from flywheel.modeling.qwen import use_packed_attention
+from flywheel.trainers.packing import PackedRow, check_sample, document_lengths, pack
+from flywheel.types import TrainingSample
+
+DOCUMENT = 64
+"""Documents are lengthened to a multiple of this where rows are: cuDNN plans its kernels for each length anew."""
 
 
 class PolicyModel:
@@ -25,20 +31,26 @@ class PolicyModel:
     Args:
         model: a prepared `Qwen3VLForConditionalGeneration`; its language model is switched to packed attention.
         chat: words and pixels of the same processor.
-        frozen: freeze the vision tower, and look at each screenshot once; only pre-training leaves it free.
+        frozen: freeze the vision tower, and look at each screenshot once.
+        kernel: what attention runs on.
+        bucket: rows are filled up to a multiple of this many tokens; 1 leaves them as they are.
     """
 
-    def __init__(self, model: Any, chat: Chat, *, frozen: bool = True) -> None:
+    def __init__(
+        self, model: Any, chat: Chat, *, frozen: bool = True, kernel: Kernel = "sdpa", bucket: int = 1
+    ) -> None:
         self.model, self.chat = model, chat
         if frozen:
             freeze_vision(model)
-        use_packed_attention(model)
+        self._kernel, self._bucket = kernel, bucket
+        use_packed_attention(model, kernel)
         self._kept = FeatureCache(model, chat) if frozen else None
 
     def twin(self) -> "PolicyModel":
         """A copy that is not trained: reference or teacher. The frozen vision tower and what it has seen are shared."""
         visual = self.model.model.visual
-        twin = PolicyModel(copy.deepcopy(self.model, {id(visual): visual}), self.chat)
+        model = copy.deepcopy(self.model, {id(visual): visual})
+        twin = PolicyModel(model, self.chat, kernel=self._kernel, bucket=self._bucket)
         twin.model.requires_grad_(False)
         twin._kept = self._kept
         return twin
@@ -46,6 +58,31 @@ class PolicyModel:
     @property
     def trainable(self) -> list[nn.Parameter]:
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    def pack(self, samples: Sequence[TrainingSample]) -> PackedRow:
+        """One row of these documents, of a length that this model is fast at."""
+        return pack(
+            samples,
+            image_id=self.chat.image_id,
+            merge=self.chat.processor.image_processor.merge_size,
+            document=min(DOCUMENT, self._bucket),
+            bucket=self._bucket,
+        )
+
+    def check(self, sample: TrainingSample) -> None:
+        """Raises `PackingError` for a document that this model cannot be trained on."""
+        check_sample(sample, image_id=self.chat.image_id, merge=self.chat.processor.image_processor.merge_size)
+        vocabulary = self.model.config.text_config.vocab_size
+        if not 0 <= sample.input_ids.min() <= sample.input_ids.max() < vocabulary:
+            raise PackingError(
+                f"Trajectory {sample.trajectory_id} has ids beyond the vocabulary of {vocabulary}; it was made with "
+                "another tokenizer."
+            )
+
+    def expect(self, samples: Iterable[TrainingSample]) -> None:
+        """Begin to read the screenshots of a row that comes next; a CPU that computes has no time for that."""
+        if self._kept and self.model.device.type == "cuda":
+            self._kept.expect(image for sample in samples for image in sample.images)
 
     def logprobs(self, row: PackedRow, temperature: float = 1.0) -> Tensor:
         """Logprobs of the trained tokens, (K,), with gradient."""
@@ -62,15 +99,13 @@ class PolicyModel:
         return log_policy(self._logits(row), temperature, self.chat.forbidden_ids)
 
     def _logits(self, row: PackedRow) -> Tensor:
-        device = self.model.device
         lengths = document_lengths(row.position_ids_4N)
-        use_packed_attention(self.model)  # again: an engine that shares the model has switched it back
+        use_packed_attention(self.model, self._kernel)  # again: an engine that shares the model has switched it back
         images = [image for sample in row.samples for image in sample.images]
         features = self._kept(images) if self._kept else look(self.model, self.chat, images)
-        embeds, places = embed(self.model, torch.from_numpy(row.ids_N)[None].to(device), features)
-        position_ids = torch.from_numpy(row.position_ids_4N)[:, None].to(device)
-        hidden = hidden_states(self.model, embeds, places, features, position_ids, document_lengths=lengths)
-        return self.model.lm_head(hidden[0, torch.from_numpy(row.predict_K).to(device)])
+        integers = (torch.from_numpy(x) for x in (row.ids_N, row.position_ids_4N, row.predict_K))
+        logits: Tensor = self.model.packed_logits(*integers, lengths, features)
+        return logits
 
 
 def _chosen(logp_KV: Tensor, row: PackedRow) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from flywheel.errors import TrainingError
 from flywheel.trainers.gradients import GradientWatch
@@ -58,12 +59,26 @@ class Optimisation:
         self._accelerator = Accelerator()
         self._parameters = parameters
         self._grad_clip = grad_clip
+        on_gpu = parameters[0].device.type == "cuda"
         self.optimizer: Any = self._accelerator.prepare(
-            torch.optim.AdamW(parameters, lr=lr, betas=betas, weight_decay=weight_decay)
+            torch.optim.AdamW(parameters, lr=lr, betas=betas, weight_decay=weight_decay, fused=on_gpu or None)
         )
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer.optimizer, schedule)
         self._peaks = list(self.scheduler.base_lrs)
         self._skipped = 0
+
+    @property
+    def rank(self) -> int:
+        """Number of this process among those that train together."""
+        return int(self._accelerator.process_index)
+
+    @property
+    def world(self) -> int:
+        return int(self._accelerator.num_processes)
+
+    def total(self, value: Tensor) -> float:
+        """A scalar summed over the processes."""
+        return float(self._accelerator.reduce(value, "sum"))
 
     @property
     def parts(self) -> dict[str, Any]:
@@ -86,7 +101,7 @@ class Optimisation:
         Raises `TrainingError` after `SKIPS_IN_A_ROW` gradients in a row that are not finite, unless a watch decides.
         """
         lr = float(self.optimizer.param_groups[0]["lr"])
-        norm = float(self._accelerator.clip_grad_norm_(self._parameters, self._grad_clip))
+        norm = _whole(self._accelerator.clip_grad_norm_(self._parameters, self._grad_clip))
         if self._watch.admit(norm) if self._watch else math.isfinite(norm):
             self._skipped = 0
             self.optimizer.step()
@@ -99,3 +114,8 @@ class Optimisation:
         self.optimizer.zero_grad()
         self.scheduler.step()
         return {"grad_norm": norm, "lr": lr, "skipped": float(self._skipped > 0)}
+
+
+def _whole(norm: Tensor) -> float:
+    """The norm of sharded gradients is sharded itself."""
+    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)

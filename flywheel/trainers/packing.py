@@ -8,13 +8,16 @@ Shapes: N tokens of the row, K positions whose next token is trained on.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from flywheel.errors import PackingError
-from flywheel.modeling.positions import rope_positions
+from flywheel.modeling.positions import Grid, rope_positions
 from flywheel.types import TrainingSample
+
+FILLER = 0
+"""Id that fills up lengths; any but that of an image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,26 +35,35 @@ class PackedRow:
 
     @property
     def tokens(self) -> int:
-        return len(self.ids_N)
+        """Those of the documents; what fills up lengths does not count."""
+        return sum(len(sample.input_ids) for sample in self.samples)
 
 
-def pack(samples: Sequence[TrainingSample], *, image_id: int, merge: int = 2) -> PackedRow:
-    """Lay documents side by side. Raises `PackingError` when ids and images of a document disagree."""
-    positions, predict, offset = [], [], 0
+def pack(
+    samples: Sequence[TrainingSample], *, image_id: int, merge: int = 2, document: int = 1, bucket: int = 1
+) -> PackedRow:
+    """Lay documents side by side.
+
+    Compiled layers and cuDNN's kernels are made for one length each, so lengths may be rounded up: what follows the
+    last token of a document sees it and is never seen by it.
+
+    Args:
+        document: each document is lengthened to a multiple of this many tokens.
+        bucket: the row likewise, by a document of its own that nothing is trained on.
+    Raises: PackingError when ids, mask, weights and images of a document disagree.
+    """
+    ids, positions, predict, offset = [], [], [], 0
     for sample in samples:
-        n = len(sample.input_ids)
-        if not n or len(sample.train_mask) != n:
-            raise PackingError(f"Trajectory {sample.trajectory_id} is empty or its mask is of another length.")
-        expected = sum(t * h * w for t, h, w in sample.image_grids) // merge**2
-        if int((sample.input_ids == image_id).sum()) != expected or len(sample.images) != len(sample.image_grids):
-            raise PackingError(f"Trajectory {sample.trajectory_id} does not hold one image for each placeholder.")
-        if sample.train_mask[0]:
-            raise PackingError(f"Trajectory {sample.trajectory_id} trains on its first token, which nothing predicts.")
-        rope_3N, _ = rope_positions(sample.input_ids, sample.image_grids, image_id=image_id, merge=merge)
-        positions.append(np.concatenate([np.arange(n)[None], rope_3N]))
+        check_sample(sample, image_id=image_id, merge=merge)
+        ids_N = _lengthened(sample.input_ids, document)
+        positions.append(_positions(ids_N, sample.image_grids, image_id, merge))
         predict.append(np.flatnonzero(sample.train_mask) - 1 + offset)
-        offset += n
-    ids_N = np.concatenate([sample.input_ids for sample in samples])
+        ids.append(ids_N)
+        offset += len(ids_N)
+    if offset % bucket:
+        ids.append(np.full(-offset % bucket, FILLER, np.int64))
+        positions.append(_positions(ids[-1], (), image_id, merge))
+    ids_N = np.concatenate(ids)
     predict_K = np.concatenate(predict)
     return PackedRow(
         ids_N=ids_N,
@@ -63,6 +75,28 @@ def pack(samples: Sequence[TrainingSample], *, image_id: int, merge: int = 2) ->
         logprobs_K=np.concatenate([s.logprobs[s.train_mask] for s in samples]),
         samples=tuple(samples),
     )
+
+
+def check_sample(sample: TrainingSample, *, image_id: int, merge: int = 2) -> None:
+    """Raises `PackingError` for a document that cannot be trained on."""
+    name, n = sample.trajectory_id, len(sample.input_ids)
+    if not n or {len(sample.train_mask), len(sample.weights), len(sample.logprobs)} != {n}:
+        raise PackingError(f"Trajectory {name} is empty or its mask, weights or logprobs are of another length.")
+    expected = sum(t * h * w for t, h, w in sample.image_grids) // merge**2
+    if int((sample.input_ids == image_id).sum()) != expected or len(sample.images) != len(sample.image_grids):
+        raise PackingError(f"Trajectory {name} does not hold one image for each placeholder.")
+    if sample.train_mask[0]:
+        raise PackingError(f"Trajectory {name} trains on its first token, which nothing predicts.")
+
+
+def _lengthened(ids_N: np.ndarray, multiple: int) -> np.ndarray:
+    return np.pad(ids_N, (0, -len(ids_N) % multiple), constant_values=FILLER)
+
+
+def _positions(ids_N: np.ndarray, grids: Sequence[Grid], image_id: int, merge: int) -> np.ndarray:
+    """(4, N): the count of tokens, then rotary (t, h, w)."""
+    rope_3N, _ = rope_positions(ids_N, grids, image_id=image_id, merge=merge)
+    return np.concatenate([np.arange(len(ids_N))[None], rope_3N])
 
 
 def document_lengths(position_ids_4N: np.ndarray | None) -> list[int]:
@@ -93,3 +127,13 @@ def rows_of(samples: Sequence[TrainingSample], max_tokens: int) -> Iterator[list
         used += len(sample.input_ids)
     if row:
         yield row
+
+
+def share_of(rows: Sequence[list[TrainingSample]], rank: int, world: int) -> list[list[TrainingSample]]:
+    """The rows of one of `world` processes, as many for each: sharded weights are gathered by all of them at once.
+
+    Where rows run short, the shortest document stands in with weight 0: its gradient is an exact zero.
+    """
+    shortest = min((sample for row in rows for sample in row), key=lambda sample: len(sample.input_ids))
+    idle = replace(shortest, weights=np.zeros_like(shortest.weights))
+    return [*rows, *[[idle]] * (-len(rows) % world)][rank::world]

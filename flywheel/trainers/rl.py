@@ -23,7 +23,7 @@ from flywheel.trainers.gradients import GradientWatch
 from flywheel.trainers.model import PolicyModel
 from flywheel.trainers.objectives import OBJECTIVES
 from flywheel.trainers.optimisation import Optimisation, constant
-from flywheel.trainers.packing import pack, rows_of
+from flywheel.trainers.packing import rows_of
 from flywheel.trainers.replayed import corrected
 
 
@@ -124,7 +124,7 @@ class PolicyGradient:
         training = {id(r.sample): (r.sample, c) for r, c in pairs if self._objective.trains(r, c)}
         totals: dict[str, float] = {}
         for part in rows_of([sample for sample, _ in training.values()], self._pack_tokens):
-            row = pack(part, image_id=self.policy.chat.image_id, merge=self._merge)
+            row = self.policy.pack(part)
             loss, metrics = self._objective.loss(row, [training[id(sample)][1] for sample in part], denominators)
             self._optimisation.backward(loss)
             for name, value in _summable(metrics, row.tokens).items():
@@ -134,10 +134,6 @@ class PolicyGradient:
         trained = totals.pop("trained")
         means = {name: v if name in ("loss", "tokens") else v / trained for name, v in totals.items()}
         return [{**means, **self._optimisation.step()}]
-
-    @property
-    def _merge(self) -> int:
-        return int(self.policy.chat.processor.image_processor.merge_size)
 
 
 def _summable(metrics: Mapping[str, float], tokens: int) -> dict[str, float]:

@@ -9,6 +9,7 @@ contributes an exact zero.
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from flywheel.seeds import derive_seed
 from flywheel.trainers.checkpoints import TrainerStates
 from flywheel.trainers.model import PolicyModel
 from flywheel.trainers.optimisation import Optimisation, cosine
-from flywheel.trainers.packing import PackedRow, pack, rows_of
+from flywheel.trainers.packing import PackedRow, rows_of, share_of
 from flywheel.trainers.progress import Report
 from flywheel.types import TrainingSample
 
@@ -58,10 +59,14 @@ def train_sft(
 ) -> SftResult:
     """Train in place for `steps` optimiser steps in all, going on from the newest state under `states`.
 
-    Raises `DataError` when no token is trained on.
+    Under several processes each is given the same samples and takes its share of the rows.
+
+    Raises `DataError` when no token is trained on, `PackingError` for a sample that cannot be, before the first step.
     """
     if not any(sample.weights.any() for sample in samples):
         raise DataError("The training set has no token to train on; check its filter and its turn masks.")
+    for sample in samples:
+        policy.check(sample)
     optimisation = Optimisation(
         policy.trainable,
         lr=config.lr,
@@ -73,13 +78,10 @@ def train_sft(
     saved = TrainerStates(states, policy.model, optimisation.parts)
     start = saved.resume()
     policy.model.train()
-    order = batches(len(samples), config.batch, seed)
+    plan = _plan(samples, config, seed, start, steps)
     losses, tokens, began = [], 0, time.perf_counter()
-    for step in range(steps):
-        chosen = [samples[i] for i in next(order)]
-        if step < start:
-            continue
-        metrics = _step(policy, optimisation, chosen, config.pack_tokens)
+    for step, batch, coming in _with_next(plan, start):
+        metrics = _step(policy, optimisation, batch, coming)
         losses.append(metrics["loss"])
         tokens += int(metrics["tokens"])
         rate = tokens / (time.perf_counter() - began)
@@ -92,20 +94,58 @@ def train_sft(
     return SftResult(steps, float(np.mean(tail)) if tail else float("nan"), tokens, rate)
 
 
-def _step(
-    policy: PolicyModel, optimisation: Optimisation, samples: Sequence[TrainingSample], pack_tokens: int
-) -> dict[str, float]:
-    """One optimiser step over as many rows as the batch needs."""
-    image_id, merge = policy.chat.image_id, policy.chat.processor.image_processor.merge_size
-    denominator = max(float(sum(sample.weights.sum() for sample in samples)), 1.0)
-    total, tokens = 0.0, 0
-    for part in rows_of(samples, pack_tokens):
-        row = pack(part, image_id=image_id, merge=merge)
-        loss = row_loss(policy, row, denominator)
-        optimisation.backward(loss)
-        total += float(loss.detach())
-        tokens += row.tokens
-    return {"loss": total, "tokens": float(tokens), **optimisation.step()}
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One optimiser step: the documents of each row, and the weight of all of them together."""
+
+    rows: list[list[TrainingSample]]
+    denominator: float
+
+    @classmethod
+    def of(cls, samples: Sequence[TrainingSample], pack_tokens: int) -> "Batch":
+        weight = float(sum(sample.weights.sum() for sample in samples))
+        return cls(list(rows_of(samples, pack_tokens)), max(weight, 1.0))
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(sample.input_ids) for row in self.rows for sample in row)
+
+
+def _plan(samples: Sequence[TrainingSample], config: SftConfig, seed: int, start: int, steps: int) -> Iterator[Batch]:
+    """The batches of steps `start` to `steps`."""
+    for step, chosen in zip(range(steps), batches(len(samples), config.batch, seed), strict=False):
+        if step >= start:
+            yield Batch.of([samples[i] for i in chosen], config.pack_tokens)
+
+
+def _with_next(plan: Iterator[Batch], start: int) -> Iterator[tuple[int, Batch, Batch | None]]:
+    """Step number, its batch, and the batch after it."""
+    batch = next(plan, None)
+    for step in count(start):
+        if batch is None:
+            return
+        coming = next(plan, None)
+        yield step, batch, coming
+        batch = coming
+
+
+def _step(policy: PolicyModel, optimisation: Optimisation, batch: Batch, coming: Batch | None) -> dict[str, float]:
+    """One optimiser step over this process's rows; while it computes, the screenshots of the next row are read.
+
+    Losses are added up where they are computed: to look at each would have a GPU waited for.
+    """
+    rank, world = optimisation.rank, optimisation.world
+    rows = share_of(batch.rows, rank, world)
+    next_row = share_of(coming.rows, rank, world)[0] if coming else []
+    total = torch.zeros((), device=policy.model.device)
+    for part, following in zip(rows, [*rows[1:], next_row], strict=True):
+        row = policy.pack(part)
+        policy.expect(following)
+        loss = row_loss(policy, row, batch.denominator)
+        optimisation.backward(loss * world)  # gradients of several processes are averaged
+        total += loss.detach()
+    taken = optimisation.step()
+    return {"loss": optimisation.total(total), "tokens": float(batch.tokens), **taken}
 
 
 def row_loss(policy: PolicyModel, row: PackedRow, denominator: float) -> torch.Tensor:

@@ -55,9 +55,9 @@ def test_the_cache_gives_what_the_tower_gives_in_the_order_asked_for(tiny: Tiny)
 def test_each_screenshot_is_looked_at_once(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
 
-    def counting(model: object, chat: object, images: list[Screenshot]) -> object:
+    def counting(model: object, chat: object, images: list[Screenshot], cuts: list[np.ndarray]) -> object:
         seen.append(len(images))
-        return look(model, tiny.chat, images)
+        return look(model, tiny.chat, images, cuts)
 
     monkeypatch.setattr("flywheel.modeling.features.look", counting)
     cache = FeatureCache(tiny.model, tiny.chat)
@@ -65,6 +65,18 @@ def test_each_screenshot_is_looked_at_once(tiny: Tiny, monkeypatch: pytest.Monke
     cache(images + images)
     cache(images)
     assert seen == [3]
+
+
+def test_screenshots_that_were_expected_are_read_ahead(tiny: Tiny) -> None:
+    images = [shot(seed) for seed in range(3)]
+    cache = FeatureCache(tiny.model, tiny.chat)
+    cache.expect([*images, *images])
+    found, expected = cache(images), look(tiny.model, tiny.chat, images)
+    assert found is not None
+    assert torch.equal(found.embeds_ID, expected.embeds_ID)
+    assert not cache._reading
+    cache.expect(images)
+    assert not cache._reading
 
 
 def test_screens_of_one_colour_are_told_apart_by_their_size(tiny: Tiny) -> None:

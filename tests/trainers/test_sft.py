@@ -15,7 +15,7 @@ from flywheel.errors import DataError, TrainingError
 from flywheel.trainers import checkpoints
 from flywheel.trainers.model import PolicyModel, fingerprint
 from flywheel.trainers.packing import pack
-from flywheel.trainers.sft import SftResult, _step, batches, row_loss, train_sft
+from flywheel.trainers.sft import Batch, SftResult, _step, batches, row_loss, train_sft
 from flywheel.types import TrainingSample
 from tests.killing import commit_suicide, in_child, until_done
 from tests.tiny import Notes, Tiny, shown
@@ -46,8 +46,13 @@ class Recorder:
     def backward(self, loss: torch.Tensor) -> None:
         loss.backward()
 
+    rank, world = 0, 1
+
     def step(self) -> dict[str, float]:
         return {}
+
+    def total(self, value: torch.Tensor) -> float:
+        return float(value)
 
 
 def test_the_loss_is_the_mean_over_trained_tokens(tiny: Tiny, samples: list[TrainingSample]) -> None:
@@ -75,7 +80,7 @@ def test_cutting_a_step_into_rows_changes_nothing(tiny: Tiny, samples: list[Trai
     found, losses = [], []
     for pack_tokens in (10**6, 300, 1):
         policy = tiny.fresh()
-        losses.append(_step(policy, Recorder(), samples, pack_tokens)["loss"])  # type: ignore[arg-type]
+        losses.append(_step(policy, Recorder(), Batch.of(samples, pack_tokens), None)["loss"])  # type: ignore[arg-type]
         found.append(torch.cat([gradient.flatten() for gradient in gradients(policy)]))
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-6)
     for other in found[1:]:
