@@ -1,12 +1,12 @@
 """Metadata that people look at: numbers that Dagster plots, film strips, the curve so far."""
 
 import base64
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dagster as dg
 
+from flywheel.evaluation.plots import success_by_iteration
 from flywheel.resources.jobs import StageRun
 from flywheel.store.store import TrajectoryStore
 from flywheel.store.viewer import film_strip_png
@@ -84,19 +84,8 @@ def sql(partition: str) -> Metadata:
 
 def curve(reports: Sequence[EvalReport]) -> Metadata:
     """Held-out success against iteration, with intervals; iteration 0 is the starting policy."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5, 3), dpi=80, layout="constrained")
-    axes = figure.add_subplot()
-    rates = [100 * report.success_rate for report in reports]
-    low = [rate - 100 * report.ci_low for rate, report in zip(rates, reports, strict=True)]
-    high = [100 * report.ci_high - rate for rate, report in zip(rates, reports, strict=True)]
-    axes.errorbar(range(len(reports)), rates, yerr=[low, high], marker="o", capsize=3)
-    axes.set(xlabel="iteration", ylabel="held-out success, %", ylim=(0, 100), xticks=range(len(reports)))
-    axes.grid(alpha=0.3)
-    png = io.BytesIO()
-    figure.savefig(png, format="png")
-    return {"success_curve": _picture(png.getvalue(), "success by iteration")}
+    picture = success_by_iteration(reports)
+    return {"success_curve": _picture(picture, "success by iteration")}
 
 
 def _picture(png: bytes, caption: str) -> dg.MarkdownMetadataValue:

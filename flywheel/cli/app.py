@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import typer
 
+from flywheel.cli.compare import compare_algorithms
 from flywheel.cli.demo import demo
 from flywheel.cli.desktops import desktops
 from flywheel.cli.dev import dev
@@ -39,6 +40,7 @@ for panel, commands in PANELS.items():
     for command in commands:
         app.command(rich_help_panel=panel)(command)
 app.command("eval", rich_help_panel="Stages")(evaluate)
+app.command(rich_help_panel="Stages")(compare_algorithms)
 app.add_typer(tasks, name="tasks", rich_help_panel="Stages")
 app.add_typer(train, name="train", rich_help_panel="Stages")
 app.add_typer(desktops, name="desktops", rich_help_panel="Desktops")

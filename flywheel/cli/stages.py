@@ -30,6 +30,10 @@ class Stages:
         self.config, self.workspace = config, Workspace(config)
         self._launcher, self._bar, self._stack = launcher, bar, stack
 
+    def of(self, config: Config) -> "Stages":
+        """The same processes and bar for another configuration."""
+        return Stages(config, self._launcher, self._bar, self._stack)
+
     def run(self, stage: str, key: str, args: Mapping[str, Any]) -> dict[str, Any]:
         """The stage's result; its files lie in `runs/<stage>-<key>`. Raises the stage's own `FlywheelError`."""
         tracking = self._tracking

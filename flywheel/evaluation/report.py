@@ -8,8 +8,8 @@ its task.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from flywheel.errors import DataError
@@ -107,8 +107,14 @@ def summarise(
 
 
 def _rates(results: Sequence[EpisodeResult]) -> dict[str, float]:
-    episodes = sum(result.judged for result in results)
-    solved = sum(result.solved for result in results)
+    return _rate(sum(result.solved for result in results), sum(result.judged for result in results))
+
+
+def _pooled(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return _rate(*(int(sum(part[name] for part in parts)) for name in ("solved", "episodes")))
+
+
+def _rate(solved: int, episodes: int) -> dict[str, float]:
     interval = wilson(solved, episodes)
     rate = solved / episodes if episodes else 0.0
     return {
@@ -156,9 +162,42 @@ def from_json(data: Mapping[str, Any]) -> EvalReport:
     return EvalReport(policy=PolicyRef(version=data["policy"], **data["policy_ref"]), per_task=per_task, **plain)
 
 
-def compare(first: EvalReport, second: EvalReport, *, seed: int = 0) -> Comparison:
-    """Compare two reports on the tasks both judged. Raises `DataError` if they share none."""
+def pool(reports: Sequence[EvalReport]) -> EvalReport:
+    """Several runs on one split as one report: episodes added up, task by task and family by family.
+
+    Its intervals are over episodes; tasks that were played in every run make them too narrow. `compare` counts a task
+    once, however often it was played.
+
+    Raises: DataError if there is no report.
+    """
+    if not reports:
+        raise DataError("There is no report to pool; evaluate at least one policy.")
+    per_task: dict[str, tuple[float, ...]] = {}
+    families: dict[str, list[Mapping[str, float]]] = defaultdict(list)
+    for report in reports:
+        for task, outcomes in report.per_task.items():
+            per_task[task] = per_task.get(task, ()) + tuple(outcomes)
+        for name, rates in report.by_family.items():
+            families[name].append(rates)
+    total = _pooled([{"solved": report.solved, "episodes": report.episodes} for report in reports])
+    return replace(
+        reports[0],
+        episodes=int(total["episodes"]),
+        solved=int(total["solved"]),
+        env_errors=sum(report.env_errors for report in reports),
+        success_rate=total["success_rate"],
+        ci_low=total["ci_low"],
+        ci_high=total["ci_high"],
+        by_family={name: _pooled(parts) for name, parts in sorted(families.items())},
+        per_task=per_task,
+        wall_seconds=sum(report.wall_seconds for report in reports),
+    )
+
+
+def compare(first: EvalReport, second: EvalReport, *, tasks: Container[str] | None = None, seed: int = 0) -> Comparison:
+    """Compare two reports on the tasks both judged, or on those of them in `tasks`. Raises `DataError` without any."""
     shared = sorted(first.per_task.keys() & second.per_task.keys())
+    shared = shared if tasks is None else [task for task in shared if task in tasks]
     if not shared:
         raise DataError(
             f"The reports of {first.policy.version!r} and {second.policy.version!r} share no task; "
