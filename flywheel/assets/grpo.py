@@ -10,6 +10,7 @@ from flywheel.assets.measuring import evaluation_of
 from flywheel.assets.partitions import IN_ORDER, ITERATIONS, iteration_of
 from flywheel.assets.policies import trained_policy
 from flywheel.assets.tasks import tasks
+from flywheel.errors import TrainingPausedError
 from flywheel.jobs.tasks import task_file
 from flywheel.resources.jobs import Jobs
 from flywheel.seeds import derive_seed
@@ -31,7 +32,10 @@ def grpo_version(partition: str) -> str:
 def grpo_checkpoint(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace], jobs: dg.ResourceParam[Jobs]
 ) -> dg.MaterializeResult:
-    """An iteration's checkpoint after policy gradient; its rollouts are in the store with their advantages."""
+    """An iteration's checkpoint after policy gradient; its rollouts are in the store with their advantages.
+
+    A run that a guard paused fails, and leaves an observation that says why.
+    """
     partition = context.partition_key
     version = grpo_version(partition)
     args = {
@@ -43,7 +47,12 @@ def grpo_checkpoint(
         "iteration": iteration_of(partition),
         "seed": derive_seed(workspace.config.seed, "grpo", iteration_of(partition)),
     }
-    return show.checkpoint(jobs.run(context, "grpo", version, args))
+    try:
+        run = jobs.run(context, "grpo", version, args)
+    except TrainingPausedError as paused:
+        context.log_event(dg.AssetObservation(context.asset_key, partition=partition, metadata={"paused": str(paused)}))
+        raise
+    return show.checkpoint(run)
 
 
 grpo_eval_report = evaluation_of(

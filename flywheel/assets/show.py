@@ -40,9 +40,33 @@ def checkpoint(run: StageRun) -> dg.MaterializeResult:
         "checkpoint": dg.MetadataValue.path(trained["uri"]),
         **numbers(run.result, "steps", "updates", "episodes", "loss", "tokens", "success_first", "success_last"),
         **stage(run),
+        **guards(run.result),
     }
     version = dg.DataVersion(trained["fingerprint"] or trained["version"])
     return dg.MaterializeResult(metadata=metadata, data_version=version)
+
+
+def guards(result: Mapping[str, Any]) -> Metadata:
+    """Every guard of policy gradient with its last and worst figure and what it counted, and what was done about it."""
+    if not result.get("guards"):
+        return {}
+    head = ["| guard | last | worst | warns | reacts | warned | reacted |", "|---|---|---|---|---|---|---|"]
+    rows = [
+        f"| {row['guard']} | {_figure(row['last'])} | {_figure(row['worst'])} | {_limit(row, 'warn')} "
+        f"| {_limit(row, 'react')} | {row['warned']} | {row['reacted']} |"
+        for row in result["guards"]
+    ]
+    lines = [f"- update {done['update']}: {done['why']}: {done['did']}" for done in result["reactions"]]
+    table = "\n".join([*head, *rows, "", *(lines or ["Nothing had to be done."])])
+    return {"guards": dg.MetadataValue.md(table), "guard_reactions": len(lines)}
+
+
+def _figure(value: float | None) -> str:
+    return "not measured" if value is None else f"{value:.3g}"
+
+
+def _limit(row: Mapping[str, Any], level: str) -> str:
+    return "" if row[level] is None else f"{row['bad']} {row[level]:g}"
 
 
 def numbers(result: Mapping[str, Any], *names: str) -> Metadata:

@@ -16,7 +16,11 @@ FLAT = 0.02
 
 
 class Evaluations:
-    """Part of the trainer's state. `best` is the update whose state is worth going back to; 0 is the start."""
+    """Part of the trainer's state. `best` is the update whose state is worth going back to; 0 is the start.
+
+    Episodes speak of the weights that played them, not of what the update then made of these. So a state becomes the
+    best only when the next update's episodes, its own, have shown it to be sound.
+    """
 
     def __init__(self, config: GuardsConfig) -> None:
         self._window, self._span = config.window, config.shaping_evaluations
@@ -24,6 +28,7 @@ class Evaluations:
         self.success: list[float] = []
         self.reward: list[float] = []
         self.best, self._top = 0, -1.0
+        self._candidate: int | None = None
 
     def add(self, success: float, reward: float) -> bool:
         """Take in an update's mean task success and mean shaped reward; whether it completed an evaluation."""
@@ -36,12 +41,18 @@ class Evaluations:
         self._open = []
         return True
 
-    def improve(self, update: int) -> bool:
-        """Whether this update completed an evaluation that beats all before it; the update is then the best."""
+    def propose(self, update: int) -> bool:
+        """Whether this update completed an evaluation that beats all before it; its state is then to be kept."""
         if self._open or not self.success or self.success[-1] <= self._top:
             return False
-        self.best, self._top = update, self.success[-1]
+        self._candidate, self._top = update, self.success[-1]
         return True
+
+    def settle(self, sound: bool) -> None:
+        """What was proposed is the best if it proved sound in the update after it, else forgotten."""
+        if self._candidate is not None and sound:
+            self.best = self._candidate
+        self._candidate = None
 
     @property
     def gained(self) -> bool:
@@ -58,8 +69,9 @@ class Evaluations:
         return rise if self.success[-1] - self.success[-self._span] <= FLAT else 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        return {"open": self._open, "success": self.success, "reward": self.reward, "best": [self.best, self._top]}
+        best = {"best": self.best, "top": self._top, "candidate": self._candidate}
+        return {"open": self._open, "success": self.success, "reward": self.reward, **best}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._open, self.success, self.reward = (list(state[name]) for name in ("open", "success", "reward"))
-        self.best, self._top = state["best"]
+        self.best, self._top, self._candidate = state["best"], state["top"], state["candidate"]

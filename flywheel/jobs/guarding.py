@@ -55,6 +55,8 @@ class Guarding:
         """
         if any(finding.asks for finding in self._findings):
             self.publish()
+        sound = all(finding.level != "react" for finding in self._findings)
+        self.memory.evaluations.settle(sound)
         known = len(self.memory.adjusted.taken)
         pausing = self.reactions.carry_out(self._findings, judged)
         for done in self.memory.adjusted.taken[known:]:
@@ -64,8 +66,7 @@ class Guarding:
             raise TrainingPausedError(
                 f"Policy gradient paused: {'; '.join(pausing)}; run it again and it goes on from there."
             )
-        sound = all(finding.level != "react" for finding in self._findings)
-        if self.enabled and sound and self.memory.evaluations.improve(self.trainer.updates):
+        if self.enabled and sound and self.memory.evaluations.propose(self.trainer.updates):
             self.save()
 
     def save(self) -> None:

@@ -133,6 +133,36 @@ def test_the_newest_states_are_kept(tiny: Tiny, tmp_path: Path) -> None:
     assert states.resume() == 10
 
 
+def test_the_best_state_is_kept_whatever_its_age_and_brings_back_what_is_asked_for(tiny: Tiny, tmp_path: Path) -> None:
+    policy = tiny.fresh()
+    optimisation = optimisation_of(policy)
+    states = TrainerStates(tmp_path, policy.model, optimisation.parts)
+    one_step(policy, optimisation)
+    best, rate = fingerprint(policy.model.parameters()), optimisation.scheduler.state_dict()
+    for step in (1, 2, 3, 10):
+        states.save(step, 1)
+        one_step(policy, optimisation)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000001", "step-000003", "step-000010"]
+    states.load(1, ("optimizer",))
+    assert fingerprint(policy.model.parameters()) == best
+    assert optimisation.scheduler.state_dict() != rate, "it was not asked for"
+
+
+def test_a_scaled_learning_rate_survives_a_step_and_a_state(tiny: Tiny, tmp_path: Path) -> None:
+    policy = tiny.fresh()
+    optimisation = optimisation_of(policy)
+    optimisation.scale_lr(0.5)
+    optimisation.scale_lr(0.25)
+    one_step(policy, optimisation)
+    TrainerStates(tmp_path, policy.model, optimisation.parts).save(1)
+    other = tiny.fresh()
+    resumed = optimisation_of(other)
+    TrainerStates(tmp_path, other.model, resumed.parts).resume()
+    assert [one.optimizer.param_groups[0]["lr"] for one in (optimisation, resumed)] == [2.5e-4, 2.5e-4]
+    resumed.scale_lr(1.0)
+    assert resumed.optimizer.param_groups[0]["lr"] == 1e-3
+
+
 def _half(file: Path) -> None:
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
