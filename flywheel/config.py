@@ -156,8 +156,10 @@ class SdpoConfig(Section):
     teacher_rate: float = Field(0.05, ge=0, le=1, description="share of the student taken in a step, or in the mix")
     feedback: bool = Field(True, description="tell failures that have no solution how they ended")
     feedback_chars: int = Field(4096, description="changes of the accessibility tree are cut at this many characters")
-    reading: float = Field(0.0, ge=0, description="weight of practice at reading hindsight, for models that cannot")
-    reading_updates: int = Field(0, ge=0, description="updates that only practise it, before the teacher teaches")
+    reading_steps: int = Field(
+        0, ge=0, description="steps an update in which the teacher practises reading hindsight, for models that cannot"
+    )
+    reading_updates: int = Field(0, ge=0, description="updates that it only practises, before it teaches")
 
 
 class GuardsConfig(Section):

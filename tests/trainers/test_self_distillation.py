@@ -145,30 +145,30 @@ def test_a_trust_region_mixes_the_start_with_the_student(tiny: Tiny, rollouts: l
     _, told, *_ = rows(tiny, made, rollouts)
     with torch.no_grad():
         mixed = 0.7 * before.distribution(told) + 0.3 * policy.distribution(told)
-        found = objective(made)._teacher.distribution(told, 1.0)
+        found = objective(made)._teacher.distribution(told)
     torch.testing.assert_close(found.exp(), mixed.softmax(-1), atol=1e-5, rtol=1e-4)
 
 
-def test_practice_makes_hindsight_readable_before_the_teacher_teaches(
+def test_practice_makes_hindsight_readable_and_leaves_the_student_alone(
     tiny: Tiny, rollouts: list[Rollout], tmp_path: Path
 ) -> None:
-    """Successes become likelier given a solution; nothing is distilled until then, and the teacher keeps up."""
+    """Successes become likelier to the teacher given a solution, and nothing is taught before."""
     policy = tiny.fresh()
-    made = trainer(policy, tmp_path, reading=1.0, reading_updates=4)
+    made = trainer(policy, tmp_path, reading_steps=2, reading_updates=3, teacher_rate=0.0)
+    start = fingerprint(policy.model.parameters())
 
     def likelihood() -> float:
-        _, told, *_ = rows(tiny, made, rollouts[:2])
-        with torch.no_grad():
-            return float(
-                objective(made)._teacher.distribution(told, 1.0).gather(1, torch.tensor(told.targets_K)[:, None]).mean()
-            )
+        _, told, *_ = rows(tiny, trainer(tiny.fresh(), tmp_path / "look"), rollouts[:2])
+        logp_KV = objective(made)._teacher.distribution(told)
+        return float(logp_KV.gather(1, torch.from_numpy(told.targets_K)[:, None]).mean())
 
     before = likelihood()
-    for _ in range(4):
+    for _ in range(3):
         update(made, rollouts)
-    assert likelihood() > before + 0.5
-    state = {name: weight.clone() for name, weight in objective(made)._teacher.state_dict().items()}
-    assert all(torch.equal(weight, state[name]) for name, weight in policy.model.named_parameters() if name in state)
+    assert likelihood() > before + 0.1
+    assert fingerprint(policy.model.parameters()) == start
+    update(made, rollouts)
+    assert fingerprint(policy.model.parameters()) != start
 
 
 @pytest.mark.parametrize("teacher", ["ema", "trust_region"])
@@ -177,7 +177,7 @@ def test_resumed_updates_are_the_same_updates(
 ) -> None:
     def run(states: Path, updates: int, save: bool) -> str:
         policy = tiny.fresh()
-        made = trainer(policy, states, teacher=teacher, teacher_rate=0.2, reading=0.5, reading_updates=1)
+        made = trainer(policy, states, teacher=teacher, teacher_rate=0.2, reading_steps=2, reading_updates=1)
         while made.updates < updates:
             update(made, rollouts)
         if save:
