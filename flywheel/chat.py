@@ -19,6 +19,7 @@ from flywheel.actions.registry import action_space
 from flywheel.config import Config
 from flywheel.errors import ConfigError, DataError, PolicyError
 from flywheel.types import Observation, Screenshot, Size, Task, TrainingSample, Trajectory
+from flywheel.window import EVERYTHING, Layout, Window
 
 IMAGE = "<|image_pad|>"
 PICTURE = "<image>"
@@ -38,11 +39,29 @@ def without_markup(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What one observation adds to a conversation; `image` is what the model will look at."""
+    """What one observation adds to a conversation; `image` is what the model will look at.
+
+    Where the conversation begins anew because its window was cut, `earlier` are the pictures it shows again.
+    """
 
     ids: tuple[int, ...]
     image: Screenshot | None
     grid: Grid | None
+    earlier: tuple[tuple[Screenshot, Grid], ...] = ()
+
+    @property
+    def pictures(self) -> tuple[tuple[Screenshot, Grid], ...]:
+        """All pictures behind the placeholders of `ids`, in order."""
+        own = ((self.image, self.grid),) if self.image and self.grid else ()
+        return (*self.earlier, *own)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A completion as it was sampled; `cut` where it was stopped before its end marker."""
+
+    ids: tuple[int, ...]
+    cut: bool
 
 
 class Words:
@@ -52,15 +71,23 @@ class Words:
         space: writes the system prompt and the tools.
         sections: which of `domain, task, accessibility_tree, terminal, last_result` an observation turn carries.
         accessibility_chars: where the accessibility tree is cut.
+        window: how much of a conversation a prompt holds.
     """
 
-    def __init__(self, space: ActionSpace, sections: Sequence[str], accessibility_chars: int = 4096) -> None:
+    def __init__(
+        self,
+        space: ActionSpace,
+        sections: Sequence[str],
+        accessibility_chars: int = 4096,
+        window: Window = EVERYTHING,
+    ) -> None:
         unknown = set(sections) - set(_SECTIONS)
         if unknown:
             raise ConfigError(f"prompt.sections names {sorted(unknown)[0]!r}; choose from {', '.join(_SECTIONS)}.")
         self.space = space
         self._sections = tuple(sections)
         self._accessibility_chars = accessibility_chars
+        self.window = window
 
     def observation(self, task: Task, seen: Observation) -> str:
         """The text of a user turn; the picture stands before it."""
@@ -86,7 +113,8 @@ class Words:
 def make_words(config: Config) -> Words:
     """What `config.prompt` has said; needs no model."""
     prompt = config.prompt
-    return Words(action_space(prompt.action_space), prompt.sections, prompt.accessibility_chars)
+    window = Window(prompt.window, prompt.slack)
+    return Words(action_space(prompt.action_space), prompt.sections, prompt.accessibility_chars, window)
 
 
 class Chat:
@@ -153,6 +181,17 @@ class Chat:
         prompt = self._prompt(self._frame[1], task, observation)
         return replace(prompt, ids=(self.end_id, *prompt.ids)) if cut else prompt
 
+    def again(self, task: Task, seen: Sequence[Observation], said: Sequence[Answer]) -> Prompt:
+        """The conversation begun anew with these observations and the answers between them, as they were sampled."""
+        prompts = [self.first(task, seen[0])]
+        for observation, answer in zip(seen[1:], said, strict=True):
+            prompts.append(self.next(task, observation, cut=answer.cut))
+        ids = [*prompts[0].ids]
+        for prompt, answer in zip(prompts[1:], said, strict=True):
+            ids += [*answer.ids, *prompt.ids]
+        earlier = tuple(picture for prompt in prompts[:-1] for picture in prompt.pictures)
+        return replace(prompts[-1], ids=tuple(ids), earlier=earlier)
+
     def decode(self, completion_ids: Sequence[int]) -> str:
         """Text of a completion, without its end marker."""
         ids = completion_ids[:-1] if completion_ids and completion_ids[-1] == self.end_id else completion_ids
@@ -180,33 +219,71 @@ class Chat:
     # --- whole trajectories ----------------------------------------------------------------------------
 
     def sample(self, trajectory: Trajectory) -> TrainingSample:
-        """One document out of a recorded trajectory; ids and logprobs exactly as recorded, every completion trained."""
-        ids: list[int] = []
-        train: list[np.ndarray] = []
-        logprobs: list[np.ndarray] = []
-        images: list[Screenshot] = []
-        grids: list[Grid] = []
-        for turn in trajectory.turns:
-            turn_grids = [turn.image_grid] if turn.image_grid else []
-            prompt = self.expand(turn.prompt_ids, turn_grids)
-            ids += [*prompt.tolist(), *turn.completion_ids]
-            train += [np.zeros(len(prompt), bool), np.ones(len(turn.completion_ids), bool)]
-            logprobs += [np.zeros(len(prompt), np.float32), _padded(turn.logprobs, len(turn.completion_ids))]
-            if turn.image_grid and turn.observation.screenshot:
-                images.append(turn.observation.screenshot)
-                grids.append(turn.image_grid)
-        mask = np.concatenate(train) if train else np.zeros(0, bool)
+        """A recorded trajectory to train on; ids and logprobs exactly as recorded, every completion trained once."""
+        turns = trajectory.turns
+        looks = [turn.observation.screenshot for turn in turns if turn.image_grid]
+        grids = [turn.image_grid for turn in turns if turn.image_grid]
+        laid = self.lay(
+            [turn.prompt_ids for turn in turns],
+            [turn.completion_ids for turn in turns],
+            grids,
+            [int(turn.image_grid is not None) for turn in turns],
+        )
+        logprobs = np.zeros(len(laid.ids_N), np.float32)
+        if turns:
+            recorded = [_padded(turn.logprobs, len(turn.completion_ids)) for turn in turns]
+            logprobs[laid.answered_N] = np.concatenate(recorded)
         return TrainingSample(
             trajectory_id=trajectory.id,
             group_id=trajectory.group_id,
-            input_ids=np.asarray(ids, np.int64),
-            train_mask=mask,
-            logprobs=np.concatenate(logprobs) if logprobs else np.zeros(0, np.float32),
-            weights=mask.astype(np.float32),
-            images=tuple(images),
-            image_grids=tuple(grids),
+            input_ids=laid.ids_N,
+            train_mask=laid.answered_N,
+            logprobs=logprobs,
+            weights=laid.answered_N.astype(np.float32),
+            images=tuple(look for n in laid.pictures if (look := looks[n])),
+            image_grids=tuple(grids[n] for n in laid.pictures),
             advantage=trajectory.advantage or 0.0,
+            begins=laid.begins,
         )
+
+    def lay(
+        self,
+        prompts: Sequence[Sequence[int]],
+        completions: Sequence[Sequence[int]],
+        grids: Sequence[Grid],
+        shown: Sequence[int],
+    ) -> Layout:
+        """Recorded ids, turn by turn, as documents.
+
+        A document goes on as long as each prompt goes on from what was said before. A prompt that begins with the
+        system turn again was cut to its window: it begins a document of its own, and answers it repeats are context.
+
+        Args:
+            prompts: compact ids that each turn added.
+            completions: ids sampled in each turn.
+            grids: of all pictures, in order.
+            shown: how many of them are new in each turn.
+        Raises: `DataError` when there are more or fewer pictures than placeholders.
+        """
+        if sum(shown) != len(grids):
+            raise DataError(f"A conversation has {sum(shown)} image placeholders but {len(grids)} images.")
+        ids, answered = [np.empty(0, np.int64)], [np.empty(0, bool)]
+        pictures: list[int] = []
+        begins: list[tuple[int, int]] = []
+        system = _until(prompts[0], self.end_id) if prompts else ()
+        seen = length = 0
+        for number, (prompt, completion, new) in enumerate(zip(prompts, completions, shown, strict=True)):
+            seen += new
+            held = new
+            if number and tuple(prompt[: len(system)]) == system:
+                begins.append((length, len(pictures)))
+                held = sum(token == self.image_id for token in prompt)
+            pictures += range(seen - held, seen)
+            expanded = self.expand(prompt, grids[seen - held : seen])
+            ids += [expanded, np.asarray(completion, np.int64)]
+            answered += [np.zeros(len(expanded), bool), np.ones(len(completion), bool)]
+            length += len(expanded) + len(completion)
+        return Layout(np.concatenate(ids), np.concatenate(answered), tuple(pictures), tuple(begins))
 
     def conversation(self, messages: Sequence[dict[str, str]], sizes: Sequence[Size]) -> tuple[np.ndarray, list[Grid]]:
         """Shared messages -> model ids of the whole conversation, and a grid for each picture of the given size."""
@@ -271,6 +348,12 @@ def _content(message: dict[str, str]) -> list[dict[str, str]]:
     for piece in pieces[1:]:
         content += [{"type": "image"}, {"type": "text", "text": piece}]
     return content
+
+
+def _until(ids: Sequence[int], last: int) -> tuple[int, ...]:
+    """Up to and with the first `last`; all of them where there is none."""
+    whole = tuple(ids)
+    return whole[: whole.index(last) + 1] if last in whole else whole
 
 
 def _padded(logprobs: Sequence[float], length: int) -> np.ndarray:

@@ -67,6 +67,8 @@ class PromptConfig(Section):
         description="sections of an observation turn, in order",
     )
     accessibility_chars: int = Field(4096, description="the accessibility tree is cut at this many characters")
+    window: int = Field(0, ge=0, description="newest screenshots that a cut prompt keeps; 0 never cuts")
+    slack: int = Field(4, ge=0, description="screenshots beyond the window that a prompt grows to before it is cut")
 
 
 class EnvConfig(Section):

@@ -7,7 +7,8 @@ indices, logprobs are natural logarithms, times are seconds.
 import hashlib
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -301,7 +302,10 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class TrainingSample:
-    """One document to train on: a whole trajectory, tokenised once.
+    """What is trained on of a whole trajectory: one document, or several where a window cut its prompts.
+
+    `begins` says where each document after the first begins, as (token, image). However many there are, they are one
+    row to every statistic: one trajectory, one reward, one count of tokens.
 
     `input_ids` has image placeholders already expanded (one for each merged token); `train_mask`, `logprobs` and
     `weights` have the same length and are zero away from completions. `images` come in the order
@@ -317,6 +321,27 @@ class TrainingSample:
     images: tuple[Screenshot, ...]
     image_grids: tuple[tuple[int, int, int], ...]
     advantage: float = 0.0
+    begins: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def documents(self) -> "tuple[TrainingSample, ...]":
+        """Each document as a sample of its own; they must not see each other."""
+        if not self.begins:
+            return (self,)
+        edges = pairwise(((0, 0), *self.begins, (len(self.input_ids), len(self.images))))
+        return tuple(
+            replace(
+                self,
+                input_ids=self.input_ids[token:stop],
+                train_mask=self.train_mask[token:stop],
+                logprobs=self.logprobs[token:stop],
+                weights=self.weights[token:stop],
+                images=self.images[image:last],
+                image_grids=self.image_grids[image:last],
+                begins=(),
+            )
+            for (token, image), (stop, last) in edges
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,8 @@ def _tree_changes(trajectory: Trajectory) -> str:
 def with_hindsight(sample: TrainingSample, told: Hindsight, chat: Chat) -> TrainingSample:
     """The document as its teacher reads it: `told` ends the system turn, all else is kept.
 
+    Where a window cut the trajectory, only its first document is told.
+
     Raises `DataError` when no turn ends before the first trained token.
     """
     trained = np.flatnonzero(sample.train_mask)
@@ -129,4 +131,5 @@ def with_hindsight(sample: TrainingSample, told: Hindsight, chat: Chat) -> Train
         weights=np.insert(sample.weights, at, none_H),
         images=(*sample.images[:image], *told.images, *sample.images[image:]),
         image_grids=(*sample.image_grids[:image], *grids, *sample.image_grids[image:]),
+        begins=tuple((token + len(ids_H), first + len(grids)) for token, first in sample.begins),
     )

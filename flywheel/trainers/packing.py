@@ -9,6 +9,7 @@ Shapes: N tokens of the row, K positions whose next token is trained on.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
@@ -42,7 +43,7 @@ class PackedRow:
 def pack(
     samples: Sequence[TrainingSample], *, image_id: int, merge: int = 2, document: int = 1, bucket: int = 1
 ) -> PackedRow:
-    """Lay documents side by side.
+    """Lay documents side by side; those of one sample are one line of `document_K`.
 
     Compiled layers and cuDNN's kernels are made for one length each, so lengths may be rounded up: what follows the
     last token of a document sees it and is never seen by it.
@@ -53,7 +54,7 @@ def pack(
     Raises: PackingError when ids, mask, weights and images of a document disagree.
     """
     ids, positions, predict, offset = [], [], [], 0
-    for sample in samples:
+    for sample in chain.from_iterable(sample.documents for sample in samples):
         check_sample(sample, image_id=image_id, merge=merge)
         ids_N = _lengthened(sample.input_ids, document)
         positions.append(_positions(ids_N, sample.image_grids, image_id, merge))
@@ -70,7 +71,7 @@ def pack(
         position_ids_4N=np.concatenate(positions, 1),
         predict_K=predict_K,
         targets_K=ids_N[predict_K + 1],
-        document_K=np.repeat(np.arange(len(samples)), [len(p) for p in predict]),
+        document_K=np.repeat(np.arange(len(samples)), [int(s.train_mask.sum()) for s in samples]),
         weights_K=np.concatenate([s.weights[s.train_mask] for s in samples]),
         logprobs_K=np.concatenate([s.logprobs[s.train_mask] for s in samples]),
         samples=tuple(samples),

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flywheel.chat import Chat, Prompt
+from flywheel.chat import Answer, Chat, Prompt
 from flywheel.errors import AgentError
 from flywheel.modeling.features import FeatureCache
 from flywheel.modeling.logits import log_policy
@@ -63,21 +63,33 @@ class LocalSession:
         self.length = 0
         self.position = 0
         self.unseen: list[int] = []
-        self._last: Completion | None = None
+        self._seen: list[Observation] = []
+        self._said: list[Answer] = []
+        self._start = 0
 
     async def act(self, observation: Observation) -> Completion:
         """Answer the newest observation."""
-        chat, last = self.engine.chat, self._last
-        if last is None:
-            prompt = chat.first(self.task, observation)
-        else:
-            prompt = chat.next(self.task, observation, cut=last.finish_reason == "length")
-        self._last = await self.engine.complete(self, prompt)
-        return self._last
+        self._seen.append(observation)
+        completion = await self.engine.complete(self, self._prompt(observation))
+        self._said.append(Answer(completion.completion_ids, completion.finish_reason == "length"))
+        return completion
 
     async def close(self) -> None:
         self.keys = self.values = None
         self.engine.forget(self)
+
+    def _prompt(self, observation: Observation) -> Prompt:
+        """What the observation adds; where the window is cut, the conversation anew, and then no cached key holds."""
+        chat, start = self.engine.chat, self._start
+        if not self._said:
+            return chat.first(self.task, observation)
+        self._start = chat.words.window.start([int(seen.screenshot is not None) for seen in self._seen], start)
+        if self._start == start:
+            return chat.next(self.task, observation, cut=self._said[-1].cut)
+        self.keys = self.values = None
+        self.length = self.position = 0
+        self.unseen = []
+        return chat.again(self.task, self._seen[self._start :], self._said[self._start :])
 
 
 class LocalAgent:
@@ -208,7 +220,7 @@ class LocalAgent:
         return cache, torch.cat(hidden)
 
     def _row(self, request: _Request) -> _Row:
-        session, grids = request.session, [request.prompt.grid] if request.prompt.grid else []
+        session, grids = request.session, [grid for _, grid in request.prompt.pictures]
         ids = self.chat.expand([*session.unseen, *request.pending], grids)
         merge = self.chat.processor.image_processor.merge_size
         positions, after = rope_positions(ids, grids, image_id=self.chat.image_id, merge=merge, start=session.position)
@@ -222,7 +234,7 @@ class LocalAgent:
         for b, row in enumerate(chosen):
             ids_BT[b, : len(row.ids)] = row.ids
             position_3BT[:, b, : len(row.ids)] = row.positions
-        features = self._look([request.prompt.image for request in requests if request.prompt.image])
+        features = self._look([image for request in requests for image, _ in request.prompt.pictures])
         starts = torch.tensor([request.session.length for request in requests])
         view = WaveCache(cache.keys[:, part], cache.values[:, part])
         hidden = self._forward(view, self._tensor(ids_BT), features, self._tensor(position_3BT), starts)
