@@ -61,7 +61,7 @@ def import_(
     _show(entries)
     if not any(entry.runnable for entry in entries):
         err().print("None of them can run on this machine, so no tasks were written.", style="yellow")
-        return
+        raise typer.Exit(code=1 if all(entry.cause == "malformed" for entry in entries) else 0)
     workspace = Workspace(config)
     built = write_imported(workspace, entries)
     built.pop("by_family")

@@ -72,6 +72,8 @@ def runnable(entries: Sequence[Entry], split: Split) -> list[Task]:
 
 def read_tasks(path: Path) -> Iterator[tuple[str, Task | TaskError]]:
     """Where it stands and the task, or what is wrong with it. Raises `TaskError` when `path` cannot be read."""
+    if not path.exists():
+        raise TaskError(f"There is no {path}; name OSWorld's folder, a tasks parquet or a folder of task files.")
     if path.is_dir():
         for file in sorted(path.rglob("*.json")):
             if not any(part.startswith(".") for part in file.relative_to(path).parts) and not _is_list(file):

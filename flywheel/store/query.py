@@ -87,4 +87,4 @@ def _keyword(text: str) -> str:
 
 def _sentence(error: duckdb.Error) -> str:
     """The first line of DuckDB's message; the others draw where the error is."""
-    return str(error).splitlines()[0].rstrip(".") + "."
+    return str(error).splitlines()[0].rstrip(".!") + "."

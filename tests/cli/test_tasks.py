@@ -36,7 +36,12 @@ def test_import_lists_everything_and_keeps_what_can_run(flywheel: Flywheel, tmp_
 
 def test_what_cannot_be_imported_is_one_sentence(flywheel: Flywheel, tmp_path: Path) -> None:
     home = ("--set", f"home={tmp_path}")
+    assert "There is no /nowhere" in flywheel("tasks", "import", "/nowhere", *home).refusal
     assert "holds no task files" in flywheel("tasks", "import", tmp_path, *home).refusal
+    (tmp_path / "cut.json").write_text('{"id": "a", ')
+    ran = flywheel("tasks", "import", tmp_path / "cut.json", *home)
+    assert (ran.code, "cut.json" in ran.err) == (1, True)
+    (tmp_path / "cut.json").unlink()
     (tmp_path / "live.json").write_text(json.dumps(made(proxy=True)))
     ran = flywheel("tasks", "import", tmp_path, *home)
     assert (ran.code, "no tasks were written" in ran.err) == (0, True)
