@@ -15,6 +15,10 @@ from flywheel.errors import ConfigError
 
 PROFILE_DIR = Path(__file__).parent / "profiles"
 
+Aggregation = Literal["token-mean", "token-sum", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
+KlEstimator = Literal["k1", "abs", "k2", "k3", "k1+", "k3+"]
+CorrectionName = Literal["none", "token_tis", "icepop", "sequence_tis", "sequence_rejection", "token_rejection"]
+
 
 class Section(BaseModel):
     """A group of knobs; immutable, and closed to names it does not know."""
@@ -207,8 +211,25 @@ class RlConfig(Section):
     minibatches: int = Field(1, description="optimiser steps a pass")
     clip_low: float | None = Field(None, description="lower clip; empty takes the algorithm's own")
     clip_high: float | None = Field(None, description="upper clip; empty takes the algorithm's own")
-    kl: float = Field(0.0, description="coefficient of the k3 KL term to the reference")
+    aggregation: Aggregation | None = Field(
+        None, description="how tokens become one loss; empty takes the algorithm's own"
+    )
+    kl: float = Field(0.0, description="coefficient of the KL term to the policy of the start")
+    kl_estimator: KlEstimator = Field(
+        "k3", description="estimator of that KL; `+` has the value of k1 or k3 and the gradient of k2"
+    )
     entropy: float = Field(0.0, description="entropy bonus")
+    correction: CorrectionName | None = Field(
+        None,
+        description="what is done where trainer and engine disagree on sampled tokens; empty takes the algorithm's own",
+    )
+    correction_low: float | None = Field(None, description="its lower bound on the ratio; empty takes its own")
+    correction_high: float | None = Field(None, description="its upper bound on the ratio; empty takes its own")
+    critic_lr: float = Field(1e-2, description="learning rate of a critic's head")
+    critic_steps: int = Field(20, description="full-batch steps of a critic's head in an update")
+    value_pretraining: int = Field(
+        10, description="most updates in which a critic that is pre-trained learns alone, the policy frozen"
+    )
     temperature: float = Field(1.0, description="sampling temperature")
     grad_clip: float = Field(1.0, description="gradient norm limit")
     shaping: float = Field(0.3, description="weight of the partial score in the shaped reward")

@@ -28,9 +28,10 @@ from flywheel.rollout.groups import plan
 from flywheel.store.opening import open_store
 from flywheel.store.store import TrajectoryStore
 from flywheel.trainers.checkpoints import forget_states, save_policy, states_folder
-from flywheel.trainers.credit import Credit, Rollout
+from flywheel.trainers.credit import Credit
 from flywheel.trainers.model import PolicyModel, fingerprint
 from flywheel.trainers.rl import PolicyGradient
+from flywheel.trainers.rollout import Rollout
 from flywheel.types import PolicyRef, Trajectory
 
 RESAMPLINGS = 3

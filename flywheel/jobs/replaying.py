@@ -17,8 +17,8 @@ from flywheel.datasets.sets import load_rows
 from flywheel.jobs.outcomes import score
 from flywheel.rollout.replay import RULES, Success, SuccessBuffer
 from flywheel.store.store import TrajectoryStore
-from flywheel.trainers.credit import Rollout
 from flywheel.trainers.documents import sample_of
+from flywheel.trainers.rollout import Rollout
 from flywheel.types import Observation, PolicyRef, Task, Trajectory, Turn
 from flywheel.workspace import Workspace, iteration_name
 

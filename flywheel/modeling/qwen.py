@@ -139,16 +139,17 @@ def _packed_logits(
     predict_K: Tensor,
     lengths: list[int],
     features: ImageFeatures | None,
-) -> Tensor:
-    """Logits at K positions of one packed row, (K, V); a method of the model, so that sharded weights are gathered.
+) -> tuple[Tensor, Tensor]:
+    """Logits at K positions of one packed row, (K, V), and the hidden states that they come from, (K, D).
 
+    A method of the model, so that sharded weights are gathered.
     The integers come from the CPU. Full logits would take 51 GiB at 34,000 tokens.
     """
     embeds, places = embed(self, ids_N[None], features)
     positions = _sent(position_ids_4N[:, None], self.device)
     hidden_1ND = hidden_states(self, embeds, places, features, positions, documents=Documents(tuple(lengths)))
-    logits: Tensor = self.lm_head(hidden_1ND[0, _sent(predict_K, self.device)])
-    return logits
+    hidden_KD = hidden_1ND[0, _sent(predict_K, self.device)]
+    return self.lm_head(hidden_KD), hidden_KD
 
 
 def _sent(x: Tensor, device: torch.device) -> Tensor:

@@ -202,6 +202,23 @@ def length_adaptive_lambda(tokens_B: Tensor, alpha: float = 0.05) -> Tensor:
     return (1 - 1 / (alpha * tokens_B)).clamp(0.0, 1.0)
 
 
+def actor_critic(
+    reward_BT: Tensor, value_BT: Tensor, mask_BT: Tensor, *, lam: float | None = 0.95, critic_lam: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """GAE whitened over the batch for the actor, returns for the critic.
+
+    Args:
+        lam: the actor's; None adapts it to each row's length.
+        critic_lam: the critic's (decoupled GAE); None takes the actor's.
+    Returns: (advantage_BT, return_BT); meaningless outside the mask.
+    """
+    own = length_adaptive_lambda(mask_BT.sum(-1)).to(value_BT) if lam is None else lam
+    advantage_BT, return_BT = gae(reward_BT, value_BT, mask_BT, lam=own)
+    if critic_lam is not None:
+        return_BT = gae(reward_BT, value_BT, mask_BT, lam=critic_lam)[1]
+    return whiten(advantage_BT, mask_BT), return_BT
+
+
 def step_returns(reward_B: Tensor, trajectory_B: Tensor, gamma: float) -> Tensor:
     """return_B, one row a step in order of time: G = r + gamma G of the trajectory's next step."""
     running: dict[int, Tensor] = {}

@@ -14,14 +14,14 @@ Legend: B rows (trajectories or steps), T tokens. Masks are bool, True on traine
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 
+from flywheel.config import Aggregation
 from flywheel.errors import ConfigError, TrainingError
 
-Aggregation = Literal["token-mean", "token-sum", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
 # Guards the division by an empty mask; the references' own value, so that their figures are met to 1e-9.
 GUARD = 1e-8
 

@@ -1,27 +1,27 @@
 """Every policy-gradient algorithm, in one table: name -> advantage, loss, aggregation, clip bounds, needs.
 
-An algorithm is a choice of parts; the mathematics is in `advantages.py`, `losses.py` and `aggregation.py`. Each entry
-works from what one update holds: logprobs now and when sampled, a mask, one reward and one group a row. `needs` names
-what the trainer has to do besides. GSPO with advantages that differ within a row is GSPO-token. Token-level clips are
-dual everywhere (3): one token of negative advantage and huge ratio would own the gradient, and none of the papers'
-results rests on letting it.
+An algorithm is a choice of parts; the mathematics is in `advantages.py`, `steps.py`, `losses.py`, `aggregation.py` and
+`critic.py`. Each entry works from what one update holds: logprobs now and when sampled, a mask, rewards and groups.
+`needs` names what the trainer has to do besides. Token-level clips are dual everywhere (3): one token of negative
+advantage and huge ratio would own the gradient, and none of the papers' results rests on letting it.
 
-Legend: B rows (trajectories), T tokens. Masks are bool, True on trained tokens.
+Legend: B rows (trajectories, or steps where `rows` says so), S steps, T tokens. Masks are bool, True on trained tokens.
 """
 
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from flywheel.config import Aggregation, CorrectionName, KlEstimator
 from flywheel.errors import ConfigError
-from flywheel.trainers.advantages import batch_whitened, group_relative
-from flywheel.trainers.aggregation import Aggregation, Denominators, aggregate, masked_mean
-from flywheel.trainers.divergences import KlEstimator, kl_estimate
+from flywheel.trainers.advantages import actor_critic, batch_whitened, group_relative
+from flywheel.trainers.aggregation import Denominators, aggregate, masked_mean
+from flywheel.trainers.divergences import kl_estimate
 from flywheel.trainers.losses import (
     TokenLoss,
     clip_loss,
@@ -30,8 +30,12 @@ from flywheel.trainers.losses import (
     sapo_loss,
     weighted_logp_loss,
 )
+from flywheel.trainers.steps import dart, gigpo_by_screen, step_grpo, webrl
+from flywheel.trainers.webrl import webrl_loss
 
-Need = Literal["groups", "resampling", "overlong_penalty"]
+Need = Literal["groups", "resampling", "overlong_penalty", "entropy_selection", "allotment"]
+Unit = Literal["trajectory", "step", "token"]
+CriticKind = Literal["value", "pretrained value", "verdict"]
 DUAL_CLIP = 3.0
 
 
@@ -39,15 +43,19 @@ DUAL_CLIP = 3.0
 class Algorithm:
     """One row of the table.
 
-    `advantage` is called over the whole update, (reward_B, group_B, tokens_B) -> advantage_B; `loss` on any
-    micro-batch of whole rows. Bounds are None where the algorithm has none. `needs`: `groups`, several rollouts of
-    each task; `resampling`, groups without spread are replaced by fresh ones; `overlong_penalty`, the reward includes
-    `advantages.overlong_penalty`. `objective` is a name in `objectives.OBJECTIVES`: what uses all of this.
+    `advantage` is called over the whole update. By `unit`: trajectory, (reward_B, group_B, tokens_B) -> advantage_B;
+    step, (Steps) -> advantage_S; token, (reward_BT, value_BT, mask_BT) -> (advantage_BT, return_BT). `loss` is called
+    on any micro-batch of whole rows. Bounds are None where the algorithm has none. `needs`: `groups`, several rollouts
+    of each task; `resampling`, groups without spread are replaced by fresh ones; `overlong_penalty`, the reward
+    includes `advantages.overlong_penalty`; `entropy_selection`, steps of low entropy are left out; `allotment`, fewer
+    and shorter rollouts for tasks that are mastered. `rows` is what a loss and an aggregation see as one row, `critic`
+    a kind in `critic.py`, `correction` the one that is part of the algorithm, `objective` a name in
+    `objectives.OBJECTIVES`: what uses all of this.
     """
 
     name: str
-    advantage: Callable[[Tensor, Tensor, Tensor], Tensor]
-    loss: Callable[..., TokenLoss]
+    advantage: Callable[..., Any]
+    loss: Callable[..., Any]
     aggregation: Aggregation
     clip_low: float | None
     clip_high: float | None
@@ -55,6 +63,11 @@ class Algorithm:
     keeps: str
     drops: str
     source: str
+    unit: Unit = "trajectory"
+    rows: Literal["trajectory", "step"] = "trajectory"
+    critic: CriticKind | None = None
+    correction: CorrectionName = "none"
+    correction_high: float | None = None
     objective: str = "policy"
 
 
@@ -63,7 +76,22 @@ _PPO = partial(clip_loss, dual=DUAL_CLIP)
 
 TABLE = (
     Algorithm(
-        "ppo", partial(batch_whitened, unit="row"), _PPO, "token-mean", 0.2, 0.2, frozenset(),
+        "ppo", actor_critic, _PPO, "token-mean", 0.2, 0.2, frozenset(),
+        unit="token", critic="value",
+        keeps="clipped surrogate, GAE (lambda .95, no discount), whitened advantages, clipped value loss",
+        drops="a backbone of the critic's own: a linear head reads the policy's hidden states, without gradient",
+        source="arXiv:1707.06347, arXiv:1506.02438",
+    ),
+    Algorithm(
+        "vapo", partial(actor_critic, lam=None, critic_lam=1.0), _PPO, "token-mean", 0.2, 0.28, frozenset(),
+        unit="token", critic="pretrained value",
+        keeps="decoupled GAE (critic lambda 1), length-adaptive actor lambda clamped to [0, 1], value pre-training, "
+        "the policy frozen, until explained variance is .3 and flat, clip-higher, token mean",
+        drops="the added likelihood of right answers; as PPO, a backbone of the critic's own",
+        source="arXiv:2504.05118, UI-TARS-2 arXiv:2509.02544",
+    ),
+    Algorithm(
+        "critic_free_ppo", partial(batch_whitened, unit="row"), _PPO, "token-mean", 0.2, 0.2, frozenset(),
         keeps="clipped surrogate, dual clip, whitened advantages",
         drops="the critic: the baseline is the mean reward of the batch, each trajectory counted once",
         source="arXiv:1707.06347",
@@ -115,6 +143,42 @@ TABLE = (
         keeps="length-normalised sequence ratio, its clip in token form",
         drops="nothing",
         source="arXiv:2507.18071",
+    ),
+    Algorithm(
+        "gspo_token", step_grpo, partial(clip_loss, level="sequence"), "seq-mean-token-mean", 3e-4, 4e-4, _GROUPS,
+        unit="step",
+        keeps="the whole trajectory's ratio with advantages that differ within it, here by step",
+        drops="nothing; the paper leaves open where finer advantages come from: Step-GRPO's are taken",
+        source="arXiv:2507.18071, section 4.3",
+    ),
+    Algorithm(
+        "step_grpo", step_grpo, _PPO, "token-mean", 0.2, 0.2, _GROUPS,
+        unit="step", rows="step",
+        keeps="1 for a well-formed step of a successful trajectory, normalised over all steps of a task's rollouts",
+        drops="the training on API calls beside it",
+        source="ComputerRL arXiv:2508.14040",
+    ),
+    Algorithm(
+        "gigpo", gigpo_by_screen, _PPO, "token-mean", 0.2, 0.2, _GROUPS,
+        unit="step", rows="step",
+        keeps="episode part and step part (weight 1) among steps that saw the same screen, returns discounted by .95",
+        drops="anchors by text: a screen's anchor is a hash of its quantised pixels without the text cursor",
+        source="arXiv:2505.10978",
+    ),
+    Algorithm(
+        "dart", dart, _PPO, "token-mean", 0.2, 0.28, frozenset({"groups", "entropy_selection", "allotment"}),
+        unit="step", rows="step", correction="token_tis", correction_high=1.0,
+        keeps="step-wise groups (population deviation), steps at or above the 20th percentile of entropy, fewer "
+        "rollouts for tasks above .6 and a length cap by task, clip-higher, token weights truncated at 1",
+        drops="asynchronous rollouts; the pool of collected successes is `rl.replay`'s",
+        source="DART-GUI arXiv:2509.23866",
+    ),
+    Algorithm(
+        "webrl", webrl, webrl_loss, "seq-mean-token-sum", None, None, frozenset(),
+        unit="step", rows="step", critic="verdict", objective="webrl",
+        keeps="two-headed binary critic, sign advantages, adaptive beta, smooth L1 on the log ratio of positive steps",
+        drops="the critic's backbone and deep heads, the curriculum of written tasks, replay, the added SFT term",
+        source="arXiv:2411.02337",
     ),
     Algorithm(
         "cispo", group_relative, weighted_logp_loss, "token-mean", 1.0, 4.0, _GROUPS,

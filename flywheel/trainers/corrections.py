@@ -8,11 +8,16 @@ Legend: B rows, T tokens; masks are bool, True on trained tokens.
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from flywheel.config import CorrectionName
+from flywheel.errors import ConfigError
 from flywheel.trainers.aggregation import masked_mean
 
 LOG_RATIO_LIMIT = 20.0
@@ -93,6 +98,57 @@ def rejection_mask(
     else:
         keep_BT = value_BT <= high
     return mask_BT & keep_BT
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """A correction by name: how it weighs or rejects, and its usual bounds on a ratio, old to rollout."""
+
+    low: float
+    high: float
+    weigh: Callable[..., Tensor] | None = None
+    reject: Callable[..., Tensor] | None = None
+
+
+CORRECTIONS: dict[CorrectionName, Correction] = {
+    "none": Correction(0.0, math.inf),
+    "token_tis": Correction(0.0, 2.0, weigh=importance_weights),
+    "icepop": Correction(0.5, 5.0, weigh=partial(importance_weights, outside="zero")),
+    "sequence_tis": Correction(0.0, 2.0, weigh=partial(importance_weights, level="sequence")),
+    # The geometric mean over a row; over tokens of the same sign it leaves 1 by their mean |dlogp|.
+    "sequence_rejection": Correction(0.99, 1.01, reject=partial(rejection_mask, level="seq_mean", estimator="k1")),
+    "token_rejection": Correction(0.5, 2.0, reject=partial(rejection_mask, level="token", estimator="k1")),
+}
+
+
+def correct(
+    name: CorrectionName,
+    old_logp_BT: Tensor,
+    rollout_logp_BT: Tensor,
+    mask_BT: Tensor,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(weight_BT, kept_BT) of a named correction: weights on the policy term, and what is not rejected.
+
+    Args:
+        low, high: bounds of the ratio, in place of the correction's own.
+    Raises: ConfigError if the bounds leave no room.
+    """
+    chosen = CORRECTIONS[name]
+    low, high = chosen.low if low is None else low, chosen.high if high is None else high
+    if not 0 <= low < high or (chosen.reject and low == 0):
+        raise ConfigError(
+            f"The bounds of the correction {name!r} are {low} and {high}; give rl.correction_low below "
+            "rl.correction_high, and above 0 where it rejects."
+        )
+    weight_BT, kept_BT = torch.ones_like(old_logp_BT), mask_BT
+    if chosen.weigh:
+        weight_BT = chosen.weigh(old_logp_BT, rollout_logp_BT, mask_BT, low=low, high=high)
+    if chosen.reject:
+        kept_BT = chosen.reject(old_logp_BT, rollout_logp_BT, mask_BT, low=low, high=high)
+    return weight_BT, kept_BT
 
 
 def off_policy_mask(

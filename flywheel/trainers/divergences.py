@@ -3,14 +3,13 @@
 Legend: B rows, T tokens, V vocabulary. Logprobs and entropies in nats.
 """
 
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 
+from flywheel.config import KlEstimator
 from flywheel.errors import ConfigError
-
-KlEstimator = Literal["k1", "abs", "k2", "k3", "k1+", "k3+"]
 
 
 def kl_estimate(

@@ -91,25 +91,35 @@ class PolicyModel:
     def logprobs_and_entropy(self, row: PackedRow, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
         """The same, and the entropy (nats) of the distribution at each trained token, (K,), with gradient too."""
         logp_KV = self.distribution(row, temperature)
-        # A forbidden id has probability 0 and log-probability -inf; 0 * -inf would be NaN.
-        return _chosen(logp_KV, row), -(logp_KV.exp() * logp_KV.clamp(min=-1e4)).sum(-1)
+        return _chosen(logp_KV, row), _entropy(logp_KV)
+
+    def inspect(self, row: PackedRow, temperature: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+        """Both, and the hidden states that predicted the trained tokens, (K, D)."""
+        logits_KV, hidden_KD = self._run(row)
+        logp_KV = log_policy(logits_KV, temperature, self.chat.forbidden_ids)
+        return _chosen(logp_KV, row), _entropy(logp_KV), hidden_KD
 
     def distribution(self, row: PackedRow, temperature: float = 1.0) -> Tensor:
         """Log-probabilities of every token at the trained positions, (K, V), with gradient."""
-        return log_policy(self._logits(row), temperature, self.chat.forbidden_ids)
+        return log_policy(self._run(row)[0], temperature, self.chat.forbidden_ids)
 
-    def _logits(self, row: PackedRow) -> Tensor:
+    def _run(self, row: PackedRow) -> tuple[Tensor, Tensor]:
         lengths = document_lengths(row.position_ids_4N)
         use_packed_attention(self.model, self._kernel)  # again: an engine that shares the model has switched it back
         images = [image for sample in row.samples for image in sample.images]
         features = self._kept(images) if self._kept else look(self.model, self.chat, images)
         integers = (torch.from_numpy(x) for x in (row.ids_N, row.position_ids_4N, row.predict_K))
-        logits: Tensor = self.model.packed_logits(*integers, lengths, features)
-        return logits
+        logits_KV, hidden_KD = self.model.packed_logits(*integers, lengths, features)
+        return logits_KV, hidden_KD
 
 
 def _chosen(logp_KV: Tensor, row: PackedRow) -> Tensor:
     return logp_KV.gather(1, torch.from_numpy(row.targets_K).to(logp_KV.device)[:, None])[:, 0]
+
+
+def _entropy(logp_KV: Tensor) -> Tensor:
+    # A forbidden id has probability 0 and log-probability -inf; 0 * -inf would be NaN.
+    return -(logp_KV.exp() * logp_KV.clamp(min=-1e4)).sum(-1)
 
 
 def freeze_vision(model: Any) -> None:

@@ -4,7 +4,7 @@ The trainer (`rl.py`) owns the loop: minibatches, packing, backward, optimiser, 
 mathematics of a row. Most algorithms share `PolicyObjective`, a loss of the table on (ratio, advantage); one that
 learns from something else than advantages brings its own, under the name that its row of the table gives.
 
-Shapes: K trained tokens of a packed row, B its lines (documents), T the longest of them.
+Shapes: K trained tokens of a packed row, B its lines (documents, or their steps), T the longest of them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,12 +16,14 @@ from torch import Tensor
 from flywheel.config import RlConfig
 from flywheel.trainers.aggregation import Denominators
 from flywheel.trainers.algorithms import Algorithm, policy_loss
-from flywheel.trainers.credit import Credit, Rollout
+from flywheel.trainers.credit import Credit
 from flywheel.trainers.grid import Grid
 from flywheel.trainers.model import PolicyModel
 from flywheel.trainers.packing import PackedRow
 from flywheel.trainers.reference import Reference
+from flywheel.trainers.rollout import Rollout
 from flywheel.trainers.self_distillation import SelfDistillation
+from flywheel.trainers.webrl import webrl_loss
 
 
 class Objective(Protocol):
@@ -94,7 +96,7 @@ class PolicyObjective:
 
     def trains(self, rollout: Rollout, credit: Credit) -> bool:
         """Rows of advantage 0 have no policy gradient, but KL and entropy."""
-        return credit.informative or bool(self._config.kl or self._config.entropy)
+        return bool((credit.advantage_K * credit.kept_K).any() or self._config.kl or self._config.entropy)
 
     def loss(
         self, row: PackedRow, credits: Sequence[Credit], denominators: Denominators
@@ -104,26 +106,83 @@ class PolicyObjective:
             logp_K, entropy_K = self._policy.logprobs_and_entropy(row, temperature)
         else:
             logp_K, entropy_K = self._policy.logprobs(row, temperature), None
-        grid = Grid(row)
-        reference = None
+        grid = Grid(row, [one.step_K for one in credits] if self._algorithm.rows == "step" else None)
+        reference_BT = None
         if self._config.kl:
             with torch.no_grad():
-                reference = grid.spread(self._reference.logprobs(row, temperature))
+                reference_BT = grid.spread(self._reference.logprobs(row, temperature))
         return policy_loss(
             self._algorithm,
             grid.spread(logp_K),
-            grid.join([credit.old_logp_K for credit in credits], logp_K),
-            grid.join([credit.advantage_K for credit in credits], logp_K),
-            grid.mask_BT.to(logp_K.device),
+            grid.join([one.old_logp_K for one in credits], logp_K),
+            grid.join([one.advantage_K for one in credits], logp_K),
+            grid.join([one.kept_K for one in credits], logp_K).bool(),
             clip_low=self._config.clip_low,
             clip_high=self._config.clip_high,
-            ref_logp_BT=reference,
+            ref_logp_BT=reference_BT,
             kl=self._config.kl,
+            kl_estimator=self._config.kl_estimator,
             entropy_BT=None if entropy_K is None else grid.spread(entropy_K),
             entropy=self._config.entropy,
-            weight_BT=grid.join([credit.weight_K for credit in credits], logp_K),
+            weight_BT=grid.join([one.weight_K for one in credits], logp_K),
             denominators=denominators,
+            row_tokens_B=grid.mask_BT.sum(-1).to(logp_K.device),
         )
+
+    def end(self) -> dict[str, float]:
+        return {}
+
+
+class WebrlObjective:
+    """`webrl.webrl_loss` on the steps of a row, against the policy of the start."""
+
+    def __init__(self, policy: PolicyModel, config: RlConfig, algorithm: Algorithm) -> None:
+        self._policy, self._config = policy, config
+        self._reference = Reference(policy, needed=True)
+        self._positive_tokens = 0.0
+        self.parts: Mapping[str, Any] = {"reference": self._reference}
+
+    def adjust(self, config: RlConfig, start: Callable[[], PolicyModel]) -> None:
+        """It has neither clips nor a KL term."""
+        self._config = config
+
+    def move_reference(self) -> None:
+        self._reference.move()
+
+    def begin(self, rollouts: Sequence[Rollout], credits: Sequence[Credit]) -> None:
+        """Count the tokens of positive steps; an optimiser step holds one of `minibatches` parts of them on average."""
+        positive = sum(int((one.advantage_K >= 0).sum()) for one in credits)
+        self._positive_tokens = positive / min(self._config.minibatches, len(rollouts))
+
+    def trains(self, rollout: Rollout, credit: Credit) -> bool:
+        return bool((credit.advantage_K >= 0).any())
+
+    def loss(
+        self, row: PackedRow, credits: Sequence[Credit], denominators: Denominators
+    ) -> tuple[Tensor, dict[str, float]]:
+        temperature = self._config.temperature
+        logp_K = self._policy.logprobs(row, temperature)
+        with torch.no_grad():
+            reference_K = self._reference.logprobs(row, temperature)
+        grid = Grid(row, [one.step_K for one in credits])
+        terms = webrl_loss(
+            grid.spread(logp_K),
+            grid.spread(reference_K),
+            grid.mask_BT.to(logp_K.device),
+            grid.join([one.advantage_K for one in credits], logp_K)[:, 0],
+            positive_tokens=self._positive_tokens,
+            rows=denominators.rows,
+        )
+        d_K = logp_K.detach() - torch.from_numpy(row.logprobs_K).to(logp_K)
+        figures = {
+            "loss": float(terms.loss.detach()),
+            "tokens": float(len(logp_K)),
+            "positive_steps": float((terms.sign_B > 0).float().mean()),
+            "beta": float(terms.beta_B.mean()),
+            "mean_abs_dlogp": float(d_K.abs().mean()),
+            "approx_kl": float((d_K.exp() - d_K - 1).mean()),
+        }
+        return terms.loss, figures
 
     def end(self) -> dict[str, float]:
         return {}
@@ -132,5 +191,6 @@ class PolicyObjective:
 OBJECTIVES: dict[str, Callable[[PolicyModel, RlConfig, Algorithm], Objective]] = {
     "policy": PolicyObjective,
     "self_distillation": SelfDistillation,
+    "webrl": WebrlObjective,
 }
 """By the names that rows of the table give."""

@@ -15,9 +15,10 @@ from dataclasses import replace
 import torch
 
 from flywheel.trainers.corrections import importance_weights
-from flywheel.trainers.credit import Credit, Rollout
+from flywheel.trainers.credit import Credit
 from flywheel.trainers.model import PolicyModel
 from flywheel.trainers.packing import pack, rows_of
+from flywheel.trainers.rollout import Rollout
 
 
 def corrected(

@@ -6,25 +6,28 @@ Shapes: B rollouts of an update, K trained tokens of one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from flywheel.config import RlConfig
 from flywheel.seeds import derive_seed
-from flywheel.trainers.advantages import count_groups, group_ids
 from flywheel.trainers.aggregation import Denominators
 from flywheel.trainers.algorithms import algorithm
 from flywheel.trainers.checkpoints import TrainerStates
-from flywheel.trainers.credit import Credit, Rollout, credit
+from flywheel.trainers.credit import Credit, credit, selected, weighed
+from flywheel.trainers.critic import make_critic
+from flywheel.trainers.figures import batch_figures, mismatch_figures, summable
 from flywheel.trainers.gradients import GradientWatch
 from flywheel.trainers.model import PolicyModel
 from flywheel.trainers.objectives import OBJECTIVES
 from flywheel.trainers.optimisation import Optimisation, constant
 from flywheel.trainers.packing import rows_of
 from flywheel.trainers.replayed import corrected
+from flywheel.trainers.rollout import Rollout
+from flywheel.trainers.scoring import Score, score
 
 
 class PolicyGradient:
@@ -54,7 +57,8 @@ class PolicyGradient:
         watch: GradientWatch | None = None,
     ) -> None:
         self.policy, self.config = policy, config
-        self.algorithm = algorithm(config.algorithm)
+        chosen = algorithm(config.algorithm)
+        self.algorithm = replace(chosen, aggregation=config.aggregation or chosen.aggregation)
         self._pack_tokens, self._horizon, self._seed = pack_tokens, horizon, seed
         self._objective = OBJECTIVES[self.algorithm.objective](policy, config, self.algorithm)
         self._optimisation = Optimisation(
@@ -66,8 +70,13 @@ class PolicyGradient:
             grad_clip=config.grad_clip,
             watch=watch,
         )
-        kept = {**self._optimisation.parts, **self._objective.parts, **(parts or {})}
-        self._states = TrainerStates(states, policy.model, kept)
+        width = policy.model.config.text_config.hidden_size
+        kind = self.algorithm.critic
+        self._critic = make_critic(kind, width, config, policy.model.device) if kind else None
+        self._parts = {**self._optimisation.parts, **self._objective.parts}
+        if self._critic:
+            self._parts["critic"] = self._critic
+        self._states = TrainerStates(states, policy.model, {**self._parts, **(parts or {})})
         self.updates = self._states.resume()
 
     def save(self, best: int | None = None) -> None:
@@ -76,7 +85,7 @@ class PolicyGradient:
 
     def restore(self, update: int) -> None:
         """Everything that is trained, as it was after that update; the count of updates goes on."""
-        self._states.load(update, (*self._optimisation.parts, *self._objective.parts))
+        self._states.load(update, tuple(self._parts))
 
     def adjust(self, changes: Mapping[str, Any], lr: float, start: Callable[[], PolicyModel]) -> None:
         """Go on with other terms.
@@ -96,13 +105,31 @@ class PolicyGradient:
 
     def credit(self, rollouts: Sequence[Rollout]) -> list[Credit]:
         """What each rollout is to teach: one advantage a trained token, exactly 0 in groups without spread."""
-        return credit(self.algorithm, rollouts, horizon=self._horizon)
+        scores = self._score(rollouts) if self._critic or self._corrects or self._selects else None
+        credits = credit(self.algorithm, rollouts, horizon=self._horizon, scores=scores, critic=self._critic)
+        if scores and self._corrects:
+            credits = weighed(self.algorithm, self.config, credits, scores)
+        return selected(credits, scores) if scores and self._selects else credits
 
     def update(self, rollouts: Sequence[Rollout], credits: Sequence[Credit]) -> dict[str, float]:
-        """`epochs` passes of `minibatches` optimiser steps; the mean of what they measured."""
+        """`epochs` passes of `minibatches` optimiser steps; the mean of what they measured.
+
+        A critic learns first; while it is not to be trusted yet, it learns alone.
+        """
         credits = corrected(
             self.policy, rollouts, credits, temperature=self.config.temperature, pack_tokens=self._pack_tokens
         )
+        fitted = self._fit(credits)
+        measured, ended = ([], {}) if fitted.get("policy_frozen") else self._optimise(rollouts, credits)
+        self.updates += 1
+        means = {name: float(np.mean([m[name] for m in measured])) for name in (measured[0] if measured else ())}
+        mismatch = mismatch_figures(rollouts, credits, measured, scored=self._corrects)
+        return {**means, **mismatch, **batch_figures(rollouts, credits), **fitted, **ended}
+
+    def _optimise(
+        self, rollouts: Sequence[Rollout], credits: Sequence[Credit]
+    ) -> tuple[list[dict[str, float]], dict[str, float]]:
+        """What each optimiser step measured, and the objective's figures of the whole."""
         self._objective.begin(rollouts, credits)
         measured: list[dict[str, float]] = []
         for epoch in range(self.config.epochs):
@@ -110,16 +137,31 @@ class PolicyGradient:
             minibatches = min(self.config.minibatches, len(rollouts))
             for part in np.array_split(random.permutation(len(rollouts)), minibatches):
                 measured += self._step([rollouts[b] for b in part], [credits[b] for b in part])
-        self.updates += 1
-        means = {name: float(np.mean([m[name] for m in measured])) for name in (measured[0] if measured else ())}
-        # Engine and trainer hold the same weights only until the first step.
-        means |= {name: measured[0][name] for name in ("mean_abs_dlogp",) if name in means}
-        return {**means, **_figures(rollouts, credits), **self._objective.end()}
+        return measured, self._objective.end()
+
+    def _fit(self, credits: Sequence[Credit]) -> dict[str, float]:
+        if self._critic is None:
+            return {}
+        figures = self._critic.fit([one.lesson for one in credits if one.lesson is not None])
+        return {**figures, "policy_frozen": float(not self._critic.trusted())}
+
+    def _score(self, rollouts: Sequence[Rollout]) -> list[Score]:
+        samples = [rollout.sample for rollout in rollouts]
+        return score(self.policy, samples, pack_tokens=self._pack_tokens, temperature=self.config.temperature)
+
+    @property
+    def _corrects(self) -> bool:
+        return (self.config.correction or self.algorithm.correction) != "none"
+
+    @property
+    def _selects(self) -> bool:
+        return "entropy_selection" in self.algorithm.needs
 
     def _step(self, rollouts: Sequence[Rollout], credits: Sequence[Credit]) -> list[dict[str, float]]:
         """One optimiser step and what it measured; none where no rollout has anything to say."""
         lengths = [int(rollout.sample.train_mask.sum()) for rollout in rollouts]
-        denominators = Denominators(tokens=sum(lengths), rows=len(rollouts), horizon=self._horizon)
+        rows = sum(one.steps for one in credits) if self.algorithm.rows == "step" else len(rollouts)
+        denominators = Denominators(tokens=sum(lengths), rows=rows, horizon=self._horizon)
         pairs = zip(rollouts, credits, strict=True)
         training = {id(r.sample): (r.sample, c) for r, c in pairs if self._objective.trains(r, c)}
         totals: dict[str, float] = {}
@@ -127,29 +169,10 @@ class PolicyGradient:
             row = self.policy.pack(part)
             loss, metrics = self._objective.loss(row, [training[id(sample)][1] for sample in part], denominators)
             self._optimisation.backward(loss)
-            for name, value in _summable(metrics, row.tokens).items():
+            for name, value in summable(metrics, row.tokens).items():
                 totals[name] = totals.get(name, 0.0) + value
         if not totals:
             return []
-        trained = totals.pop("trained")
+        trained = max(totals.pop("trained"), 1.0)
         means = {name: v if name in ("loss", "tokens") else v / trained for name, v in totals.items()}
         return [{**means, **self._optimisation.step()}]
-
-
-def _summable(metrics: Mapping[str, float], tokens: int) -> dict[str, float]:
-    """A row's figures so that those of several rows add up: means times the row's `trained` tokens."""
-    means = dict(metrics)
-    loss, trained = means.pop("loss"), means.pop("tokens")
-    scaled = {name: trained * value for name, value in means.items()}
-    return {**scaled, "loss": loss, "tokens": float(tokens), "trained": trained}
-
-
-def _figures(rollouts: Sequence[Rollout], credits: Sequence[Credit]) -> dict[str, float]:
-    """What a batch looked like. Groups are told apart by advantages: a penalty may differ where rewards agree."""
-    advantage_B = torch.tensor([one.advantage for one in credits], dtype=torch.float64)
-    groups = count_groups(advantage_B, group_ids([rollout.sample.group_id for rollout in rollouts]))
-    return {
-        "reward": float(np.mean([rollout.reward for rollout in rollouts])),
-        "mean_abs_advantage": float(np.mean([np.abs(one.advantage_K).mean() for one in credits])),
-        "informative_groups": groups.informative,
-    }

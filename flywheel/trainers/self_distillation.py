@@ -21,13 +21,14 @@ from flywheel.config import RlConfig
 from flywheel.errors import TrainingError
 from flywheel.trainers.aggregation import Denominators, aggregate, masked_mean
 from flywheel.trainers.algorithms import Algorithm
-from flywheel.trainers.credit import Credit, Rollout
+from flywheel.trainers.credit import Credit
 from flywheel.trainers.distillation import distillation_loss, importance_clip
 from flywheel.trainers.divergences import kl_estimate
 from flywheel.trainers.grid import Grid
 from flywheel.trainers.hindsight import Hindsight, hindsight_of, with_hindsight
 from flywheel.trainers.model import PolicyModel
 from flywheel.trainers.packing import PackedRow, pack
+from flywheel.trainers.rollout import Rollout
 from flywheel.trainers.self_teacher import SelfTeacher
 from flywheel.types import TrainingSample
 

@@ -19,8 +19,9 @@ from flywheel.jobs.replaying import DEMONSTRATIONS, Replay
 from flywheel.rollout.replay import Success
 from flywheel.store.opening import open_store
 from flywheel.testing import random_trajectory
-from flywheel.trainers.credit import Credit, Rollout
+from flywheel.trainers.credit import Credit
 from flywheel.trainers.rl import PolicyGradient
+from flywheel.trainers.rollout import Rollout
 from flywheel.types import Task, Trajectory
 from flywheel.workspace import Workspace
 from tests.jobs.test_grpo import args_for, stored

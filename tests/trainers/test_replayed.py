@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from flywheel.trainers.algorithms import algorithm
-from flywheel.trainers.credit import Credit, Rollout, credit
+from flywheel.trainers.credit import Credit, credit
 from flywheel.trainers.model import PolicyModel
 from flywheel.trainers.packing import pack
 from flywheel.trainers.replayed import corrected
+from flywheel.trainers.rollout import Rollout
 from flywheel.types import TrainingSample
 from tests.tiny import Tiny, episodes, shown, some_tasks
 from tests.trainers.test_rl import trainer

@@ -12,10 +12,12 @@ import torch
 from flywheel.config import RlConfig
 from flywheel.errors import ConfigError, TrainingError
 from flywheel.trainers.algorithms import ALGORITHMS
-from flywheel.trainers.credit import Credit, Rollout
+from flywheel.trainers.credit import Credit
 from flywheel.trainers.model import PolicyModel, fingerprint
 from flywheel.trainers.packing import pack
 from flywheel.trainers.rl import PolicyGradient
+from flywheel.trainers.rollout import Rollout
+from flywheel.types import Trajectory, Wait
 from tests.killing import in_child
 from tests.tiny import Tiny, episodes, some_tasks
 
@@ -29,11 +31,17 @@ def rollouts(tiny: Tiny) -> list[Rollout]:
     """Three groups of four: one mixed, one mixed the other way round, one without spread."""
     played = episodes(tiny, some_tasks(3), samples=4)
     rewards = [1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.25, 1.0, 0.5, 0.5, 0.5, 0.5]
-    return [Rollout(t, tiny.chat.sample(t), reward) for t, reward in zip(played, rewards, strict=True)]
+    return [judged(tiny, t, reward) for t, reward in zip(played, rewards, strict=True)]
+
+
+def judged(tiny: Tiny, played: Trajectory, reward: float) -> Rollout:
+    """As if its babble had been actions, and the task's checker had given this reward."""
+    turns = tuple(replace(turn, action=Wait()) for turn in played.turns)
+    return Rollout(replace(played, turns=turns, task_reward=reward), tiny.chat.sample(played), reward)
 
 
 def trainer(policy: PolicyModel, states: Path, pack_tokens: int = 4096, **config: Any) -> PolicyGradient:
-    settings = RlConfig(**{"algorithm": "grpo", "lr": 1e-3, **config})
+    settings = RlConfig(**{"algorithm": "grpo", "lr": 1e-3, "value_pretraining": 0, **config})
     return PolicyGradient(policy, settings, pack_tokens=pack_tokens, states=states, horizon=HORIZON, seed=0)
 
 
@@ -58,7 +66,8 @@ def test_every_algorithm_of_the_table_takes_an_update(
     assert fingerprint(vision) == frozen
     assert all(parameter.grad is None for parameter in vision)
     assert all(np.isfinite(value) for value in figures.values()), figures
-    assert figures["informative_groups"] == pytest.approx(2 / 3)
+    if "groups" in ALGORITHMS[name].needs:
+        assert figures["informative_groups"] == pytest.approx(2 / 3)
     assert figures["reward"] == pytest.approx(np.mean([rollout.reward for rollout in rollouts]))
     assert figures["grad_norm"] > 0
     assert made.updates == 1

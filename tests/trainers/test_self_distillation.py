@@ -11,12 +11,12 @@ import torch
 from flywheel.config import RlConfig
 from flywheel.errors import TrainingError
 from flywheel.trainers.aggregation import Denominators
-from flywheel.trainers.credit import Rollout
 from flywheel.trainers.distillation import distillation_loss, ema
 from flywheel.trainers.hindsight import with_hindsight
 from flywheel.trainers.model import PolicyModel, fingerprint
 from flywheel.trainers.packing import PackedRow, pack
 from flywheel.trainers.rl import PolicyGradient
+from flywheel.trainers.rollout import Rollout
 from flywheel.trainers.self_distillation import SelfDistillation
 from tests.killing import in_child
 from tests.tiny import Tiny, episodes, some_tasks
