@@ -5,6 +5,7 @@ after each.
 """
 
 import os
+import platform
 import socket
 import sys
 import tempfile
@@ -17,7 +18,8 @@ from pathlib import Path
 
 from flywheel.envs.server.machines.xvfb.options import MIB
 from flywheel.envs.server.machines.xvfb.session import PREFIX
-from tests.envs.server.machines.desks import SMALL, Desk, booted
+from flywheel.envs.server.machines.xvfb.syscalls import DENIED, PROCESSORS, seccomp_filter
+from tests.envs.server.machines.desks import GUEST_PYTHON, SMALL, Desk, booted
 
 SECRET = "only-the-worker-may-know-this"
 Attack = Callable[[Desk, Desk], None]
@@ -240,6 +242,24 @@ def flood_the_worker(desk: Desk, neighbour: Desk) -> None:
     assert [line for line in said.output.split() if not line.startswith(("/proc", "/run/user", "/home"))] == []
 
 
+def call_what_no_desktop_calls(desk: Desk, neighbour: Desk) -> None:
+    """In a user namespace of its own, where it has every capability; without the filter half of them are answered."""
+    if seccomp_filter() is None:
+        return  # a limit that sandbox.py names
+    kind = PROCESSORS[platform.machine()]
+    numbers = [number for pair in DENIED.values() if (number := pair[kind.column]) is not None]
+    program = (
+        "import ctypes, errno\n"
+        "call = ctypes.CDLL(None, use_errno=True).syscall\n"
+        f"for number in {numbers}:\n"
+        "  ctypes.set_errno(0)\n"
+        "  if call(number, 0, 0, 0, 0, 0) != -1 or ctypes.get_errno() != errno.EPERM: print(number)\n"
+        "print('tried')\n"
+    )
+    said = desk.run(["unshare", "-Ur", str(GUEST_PYTHON), "-c", program])
+    assert said.output == "tried\n", said
+
+
 ATTACKS: tuple[Attack, ...] = (
     delete_everything,
     fork_bomb,
@@ -260,6 +280,7 @@ ATTACKS: tuple[Attack, ...] = (
     symlinks_out,
     steal_the_control_socket,
     flood_the_worker,
+    call_what_no_desktop_calls,
 )
 
 

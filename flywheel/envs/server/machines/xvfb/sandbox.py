@@ -10,7 +10,8 @@ Four steps, one process id (each `exec`s the next), so that bubblewrap's die-wit
 4. `bwrap` with every namespace of its own, no capability, no new privilege, and only the mounts named below.
 
 What this does not stop:
-- The kernel is the wall. There is no seccomp filter, so a bug in the kernel's system calls is a way out.
+- The kernel is the wall. System calls that a desktop has no use for are refused (`syscalls.py`), where the kernel has
+  seccomp and the processor is x86_64 or aarch64; a bug in the others is a way out.
 - Without a writable cgroup, memory is limited per process and tmpfs only, and CPU not at all; a desktop can then take
   the host's memory with many processes. Where /proc/sys is read-only, step 3's limit is left out, and such a desktop
   can mount tmpfs of any size as well.
@@ -93,7 +94,9 @@ class Box:
     name: str
     uid: int | None
 
-    def command(self, joins: tuple[str, ...], info_fd: int, arguments_fd: int, boot: str) -> list[str]:
+    def command(
+        self, joins: tuple[str, ...], info_fd: int, arguments_fd: int, filter_fd: int | None, boot: str
+    ) -> list[str]:
         """The command line; its last word, `boot`, is the JSON for `boot.py`. `joins`: cgroups to enter."""
         words = ["/bin/sh", "-c", _ENTER, "sh", *joins, "--"]
         if self.uid is not None:
@@ -108,7 +111,9 @@ class Box:
                 "--",
             ]
         words += ["unshare", "--user", "--map-root-user", "--", "/bin/sh", "-c", _NO_MOUNTS, "sh"]
-        words += ["bwrap", "--info-fd", str(info_fd), "--args", str(arguments_fd), "--"]
+        words += ["bwrap", "--info-fd", str(info_fd), "--args", str(arguments_fd)]
+        words += ["--seccomp", str(filter_fd)] if filter_fd is not None else []
+        words += ["--"]
         python = "/opt/flywheel/python/bin/python" if self.sources.venv else str(self.options.guest_python)
         return [*words, python, "-I", "-S", "/opt/flywheel/boot.py", boot]
 

@@ -23,6 +23,7 @@ from flywheel.envs.server.machines.xvfb.options import MIB, XvfbOptions
 from flywheel.envs.server.machines.xvfb.sandbox import Box, Sources, venv_of
 from flywheel.envs.server.machines.xvfb.session import Session
 from flywheel.envs.server.machines.xvfb.shims import write_shims
+from flywheel.envs.server.machines.xvfb.syscalls import seccomp_filter
 from flywheel.envs.server.machines.xvfb.uids import Uid, can_claim, claim_uid, processes_of
 from flywheel.errors import InfrastructureError
 
@@ -78,11 +79,11 @@ class Tree:
         sources = Sources(session.folder, self.options.guest, venv_of(self.options.guest_python))
         box = Box(self.options, sources, session.id, uid.number if uid else None)
         info, info_in = os.pipe()
-        arguments, arguments_in = os.pipe()
-        os.write(arguments_in, box.arguments())  # about 10 KiB, so all of it fits the pipe
-        os.close(arguments_in)
-        fds = (info_in, arguments, theirs.fileno())
-        words = box.command(self.limits.joins, info_in, arguments, self._boot(session, theirs.fileno()))
+        arguments = _readable(box.arguments())
+        program = seccomp_filter()
+        filter_fd = None if program is None else _readable(program)
+        read = [fd for fd in (arguments, filter_fd) if fd is not None]
+        words = box.command(self.limits.joins, info_in, arguments, filter_fd, self._boot(session, theirs.fileno()))
         try:
             # The environment of the sandbox's first process can be read inside, so it holds nothing of the worker's.
             self._process = subprocess.Popen(
@@ -91,14 +92,14 @@ class Tree:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
-                pass_fds=fds,
+                pass_fds=(info_in, *read, theirs.fileno()),
                 cwd="/",
                 start_new_session=True,
             )
         finally:
             theirs.close()
-            os.close(info_in)
-            os.close(arguments)
+            for fd in (info_in, *read):
+                os.close(fd)
         self._init = -1
         stack.callback(self._kill)
         with os.fdopen(info, "rb") as file:
@@ -171,6 +172,14 @@ class Tree:
         self._process.wait()
         if self._process.stderr is not None:
             self._process.stderr.close()
+
+
+def _readable(data: bytes) -> int:
+    """A descriptor that gives these bytes and ends; about 10 KiB of arguments fit a pipe's 64."""
+    descriptor, written = os.pipe()
+    os.write(written, data)
+    os.close(written)
+    return descriptor
 
 
 def _fill(session: Session) -> None:
