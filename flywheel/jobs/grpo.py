@@ -64,8 +64,8 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
             watch=memory.gradients if config.rl.guards.enabled else None,
         )
         start = partial(_start, config, init)
-        reactions = Reactions(config, args, memory, trainer, store, states, start)
         with _Shelf(config, args["partition"], states) as shelf:
+            reactions = Reactions(config, args, memory, trainer, store, shelf.attempt, states, start)
             guarding = Guarding(memory, trainer, reactions, shelf.flush, progress)
             curve = _Loop(config, args, pool, trainer, practice, replay, shelf, guarding, progress).run()
     ref = PolicyRef(args["version"], str(out), init.version, fingerprint(policy.model.parameters()))

@@ -24,7 +24,7 @@ class Reactions:
     """One method a reaction; each returns what it did in a few words, or None where there was nothing to be done.
 
     Args:
-        store: where successes are pooled from; what was played must have been published.
+        store, attempt: where successes are pooled from; what was played must have been published.
         start: loads the policy that training started from.
     """
 
@@ -33,6 +33,7 @@ class Reactions:
     memory: Memory
     trainer: PolicyGradient
     store: TrajectoryStore
+    attempt: int
     states: Path
     start: Callable[[], PolicyModel]
 
@@ -147,8 +148,9 @@ class Reactions:
 
     def sft_round(self, _: Sequence[Trajectory]) -> str | None:
         """An Entropulse round; None where nothing has succeeded yet."""
-        update, version = self.trainer.updates, self.args["version"]
-        pool = Pool(self.args["iteration"], self.args["partition"], tuple(f"{version}@{n}" for n in range(update)))
+        update = self.trainer.updates
+        versions = tuple(f"{self.args['version']}@{number}" for number in range(update))
+        pool = Pool(self.args["iteration"], self.args["partition"], self.attempt, versions)
         seed = derive_seed(self.args["seed"], "entropulse", update)
         states = self.states / f"entropulse-{update:06d}"
         found = entropulse(self.trainer.policy, self.config, self.store, pool, seed=seed, states=states)

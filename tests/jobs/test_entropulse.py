@@ -12,7 +12,7 @@ from flywheel.trainers.model import fingerprint
 from flywheel.types import PolicyRef, Trajectory
 from tests.tiny import Tiny, demonstrations, small_config, some_tasks
 
-OWN = Pool(iteration=2, partition="grpo-iter-02", versions=("grpo-iter-02@0", "grpo-iter-02@1"))
+OWN = Pool(iteration=2, partition="grpo-iter-02", attempt=1, versions=("grpo-iter-02@0", "grpo-iter-02@1"))
 
 
 def success(name: str, policy: str, task: str, turns: int = 2, reward: float = 1.0) -> Trajectory:
@@ -34,14 +34,16 @@ def store(tmp_path: Path) -> TrajectoryStore:
         store.publish_many(played, partition=name, attempt=attempt)
         store.seal(name, attempt, len(played))
         store.release(name)
-    attempt = store.begin("grpo-iter-02")
+    store.begin("grpo-iter-02")
+    store.release("grpo-iter-02")
+    assert store.begin("grpo-iter-02") == 2, "a later attempt, still empty, hides the first from SQL"
     live = [success("e", "grpo-iter-02@1", "three"), success("ahead", "grpo-iter-02@2", "four")]
-    store.publish_many(live, partition="grpo-iter-02", attempt=attempt)
+    store.publish_many(live, partition="grpo-iter-02", attempt=1)
     return store
 
 
 def pooled(tmp_path: Path, store: TrajectoryStore, *settings: str) -> list[str]:
-    return [trajectory.id for trajectory in _successes(small_config(tmp_path, *settings), store, OWN)]
+    return [trajectory.id for trajectory in _successes(small_config(tmp_path, *settings), store, OWN, seed=0)]
 
 
 def test_successes_of_the_iterations_and_of_this_run_so_far(tmp_path: Path, store: TrajectoryStore) -> None:
@@ -63,6 +65,7 @@ def test_no_more_than_its_steps_can_use_and_the_same_ones_again(tmp_path: Path, 
 def test_a_round_teaches_and_without_successes_does_nothing(tiny: Tiny, tmp_path: Path) -> None:
     store = TrajectoryStore(tmp_path / "store", fsync=False)
     config = small_config(tmp_path, "rl.guards.entropulse_steps=2", "sft.batch=4")
+    store.begin("grpo-iter-02")
     policy = tiny.fresh()
     before = fingerprint(policy.model.parameters())
     states = tmp_path / "states"

@@ -4,6 +4,8 @@ Nothing of the run is stood in for: what goes wrong is done to its weights, its 
 """
 
 import json
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from flywheel.jobs.evaluations import Evaluations
 from flywheel.store.opening import open_store
 from flywheel.trainers.model import fingerprint
 from flywheel.trainers.rl import PolicyGradient
+from tests.killing import in_child
 from tests.school import School
 from tests.tiny import Notes
 
@@ -260,6 +263,26 @@ def test_after_too_many_restores_it_pauses(school: School, tmp_path: Path) -> No
     config = drill(school, tmp_path, "rl.guards.restores=1", "rl.guards.grad_skips=-1", grad_react=-1.0)
     with pytest.raises(TrainingPausedError, match=r"grad_skips is .*after update 2; lower rl.lr"):
         play(school, config)
+
+
+def test_killed_between_reactions_it_ends_with_the_very_same_weights(school: School, tmp_path: Path) -> None:
+    """Every update restores, halves the rate, adds KL, and learns from what SQL finds; killed in the third one."""
+
+    def run(home: Path, kill: bool) -> str:
+        def harm(_: PolicyGradient) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        with pytest.MonkeyPatch.context() as patch:
+            if kill:
+                before_update(patch, 2, harm)
+            config = drill(school, home, "rl.guards.restores=9", distinct_actions=NEVER, grad_skips=-1, unparsed=-1.0)
+            return str(play(school, config)[0]["policy"]["fingerprint"])
+
+    for home in (tmp_path / "whole", tmp_path / "parts"):
+        home.mkdir()
+    expected = in_child(lambda: run(tmp_path / "whole", kill=False))
+    assert in_child(lambda: run(tmp_path / "parts", kill=True)) is None
+    assert in_child(lambda: run(tmp_path / "parts", kill=False)) == expected
 
 
 def test_groups_without_spread_are_replaced_while_there_are_too_many(school: School, tmp_path: Path) -> None:
