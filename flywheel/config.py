@@ -184,7 +184,7 @@ class GuardsConfig(Section):
     zero_variance_react: float = Field(0.9, description="above this for three updates the run pauses")
     ref_kl_warn: float = Field(0.05, description="k3 to the reference (nats); above it the KL coefficient doubles")
     ref_kl_react: float = Field(0.2, description="above this the reference moves, if evaluation confirms a gain")
-    mismatch_warn: float = Field(0.05, description="mean gap of logprobs of engine and trainer: above this it warns")
+    mismatch_warn: float = Field(0.05, description="mean gap of logprobs of engine and trainer that is corrected")
     mismatch_react: float = Field(0.1, description="above this the run pauses: the engine is to be checked")
     truncated: float = Field(0.2, description="share of episodes without an end, above which turns are capped")
     unparsed: float = Field(0.1, description="share of unreadable turns, above which a round of SFT follows")

@@ -95,7 +95,8 @@ def _decides(config: Config, args: dict[str, Any]) -> list[Any]:
         config.rl.model_dump(exclude={"steps", "save_every"}),
         config.rollout.model_dump(exclude={"concurrency", "workers"}),
         config.model_dump(include={"experiment", "prompt", "env"}),
-        config.sft.pack_tokens,
+        config.sft.model_dump(exclude={"save_every"}),
+        config.flywheel.model_dump(include={"per_task", "success_threshold"}),
     ]
 
 

@@ -92,6 +92,13 @@ class Reactions:
     def resample(self, _: Sequence[Trajectory]) -> str:
         return "more groups are played in place of those without spread"
 
+    def correct(self, _: Sequence[Trajectory]) -> str | None:
+        """Truncated importance weights, where the algorithm has no correction of its own."""
+        if (self.trainer.config.correction or self.trainer.algorithm.correction) != "none":
+            return None
+        self.adjusted.rl["correction"] = "token_tis"
+        return "tokens are weighed for what engine and trainer disagree on"
+
     def cap_turns(self, judged: Sequence[Trajectory]) -> str | None:
         """At the longest success and one more: what takes longer has not succeeded lately."""
         turns = [len(trajectory.turns) for trajectory in judged if trajectory.success]

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from flywheel.config import GuardsConfig
 
 Reaction = Literal[
-    "skip_step", "exclude_rows", "resample", "cap_turns", "cut_shaping", "raise_clip", "add_kl",
+    "skip_step", "exclude_rows", "resample", "correct", "cap_turns", "cut_shaping", "raise_clip", "add_kl",
     "double_kl", "move_reference", "restore_best", "halve_lr", "sft_round", "pause",
 ]  # fmt: skip
 """What a guard may ask for, in the order in which it is carried out."""
@@ -94,7 +94,7 @@ def guards_of(c: GuardsConfig) -> tuple[Guard, ...]:
               ("resample",), ("pause",), patience=DEAD_UPDATES,
               advice="turn the flywheel again, or practise tasks of which some succeed (rl.families, env.levels)"),
         Guard("ref_kl", "ref_kl", "above", c.ref_kl_warn, c.ref_kl_react, ("double_kl",), ("move_reference",)),
-        Guard("mismatch", "mean_abs_dlogp", "above", c.mismatch_warn, c.mismatch_react, (), ("pause",),
+        Guard("mismatch", "mean_abs_dlogp", "above", c.mismatch_warn, c.mismatch_react, ("correct",), ("pause",),
               advice="check that the engine has the trainer's weights, temperature and dtype (flywheel doctor)"),
         Guard("truncated", "truncated", "above", None, c.truncated, (), ("cap_turns",), updates=c.window),
         Guard("unparsed", "unparsed", "above", None, c.unparsed, (), ("sft_round",), updates=c.window),

@@ -194,6 +194,16 @@ def test_an_engine_that_disagrees_with_the_trainer_is_a_reason_to_pause(
         play(school, config)
 
 
+def test_an_engine_that_is_a_little_off_is_corrected_for(
+    school: School, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before_update(monkeypatch, 0, scale_head(1.1))
+    result, notes = play(school, drill(school, tmp_path, mismatch_warn=1e-3))
+    assert reactions(result) == [(1, "correct")], "once, and from then on"
+    assert "correction_weight" not in notes.curve[0]
+    assert all("correction_weight" in point for point in notes.curve[1:])
+
+
 def test_hacked_shaping_loses_weight(school: School, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shaped reward rises from update to update with task success flat; later rewards have half the shaping."""
     rises = Evaluations.add

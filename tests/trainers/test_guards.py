@@ -53,7 +53,7 @@ ROWS = [
     ("ref_kl", (0.06,), {"ref_kl": ("warn", ("double_kl",))}),
     ("ref_kl", (0.3,), {"ref_kl": ("react", ("move_reference",))}),
     ("mean_abs_dlogp", (0.04,), {}),
-    ("mean_abs_dlogp", (0.06,), {"mismatch": ("warn", ())}),
+    ("mean_abs_dlogp", (0.06,), {"mismatch": ("warn", ("correct",))}),
     ("mean_abs_dlogp", (0.2,), {"mismatch": ("react", ("pause",))}),
     ("mean_abs_dlogp", (math.nan,), {"mismatch": ("react", ("pause",))}),
     ("truncated", (0.2,), {}),
