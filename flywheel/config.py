@@ -211,6 +211,10 @@ class RlConfig(Section):
     minibatches: int = Field(1, description="optimiser steps a pass")
     clip_low: float | None = Field(None, description="lower clip; empty takes the algorithm's own")
     clip_high: float | None = Field(None, description="upper clip; empty takes the algorithm's own")
+    sequence_clip_low: float | None = Field(
+        None, description="the same for algorithms that clip a ratio of whole sequences (GSPO), and for no others"
+    )
+    sequence_clip_high: float | None = Field(None, description="its upper counterpart")
     aggregation: Aggregation | None = Field(
         None, description="how tokens become one loss; empty takes the algorithm's own"
     )

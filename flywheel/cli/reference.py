@@ -1,10 +1,11 @@
-"""The generated pages: `python -m flywheel.cli.reference docs` writes docs/configuration.md and docs/cli.md.
+"""The generated pages: `python -m flywheel.cli.reference docs` writes configuration.md, cli.md and algorithms.md.
 
-Settings are described where they are declared and commands where they are written, so the pages cannot disagree with
-either; a test compares what is written with what would be.
+Settings are described where they are declared, commands and algorithms where they are written, so the pages cannot
+disagree with them; a test compares what is written with what would be.
 """
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,7 +114,13 @@ def _commands(group: Any, path: str) -> Iterator[str]:
             yield f"## `{path} {name}`\n\n```\n{command.get_help(context)}\n```"
 
 
-PAGES = {"configuration.md": configuration_page, "cli.md": cli_page}
+def algorithms_page() -> str:
+    """Every algorithm. The table needs torch, so a process of its own prints it."""
+    command = [sys.executable, "-m", "flywheel.trainers.algorithms_page"]
+    return HEAD + subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+PAGES = {"configuration.md": configuration_page, "cli.md": cli_page, "algorithms.md": algorithms_page}
 
 
 def main(folder: str) -> None:

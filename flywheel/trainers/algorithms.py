@@ -10,14 +10,14 @@ Legend: B rows (trajectories, or steps where `rows` says so), S steps, T tokens.
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from flywheel.config import Aggregation, CorrectionName, KlEstimator
+from flywheel.config import Aggregation, CorrectionName, KlEstimator, RlConfig
 from flywheel.errors import ConfigError
 from flywheel.trainers.advantages import actor_critic, batch_whitened, group_relative
 from flywheel.trainers.aggregation import Denominators, aggregate, masked_mean
@@ -73,6 +73,7 @@ class Algorithm:
 
 _GROUPS: frozenset[Need] = frozenset({"groups"})
 _PPO = partial(clip_loss, dual=DUAL_CLIP)
+_SEQUENCE = partial(clip_loss, level="sequence")
 
 TABLE = (
     Algorithm(
@@ -139,13 +140,13 @@ TABLE = (
         source="arXiv:2503.14476",
     ),
     Algorithm(
-        "gspo", group_relative, partial(clip_loss, level="sequence"), "seq-mean-token-mean", 3e-4, 4e-4, _GROUPS,
+        "gspo", group_relative, _SEQUENCE, "seq-mean-token-mean", 3e-4, 4e-4, _GROUPS,
         keeps="length-normalised sequence ratio, its clip in token form",
         drops="nothing",
         source="arXiv:2507.18071",
     ),
     Algorithm(
-        "gspo_token", step_grpo, partial(clip_loss, level="sequence"), "seq-mean-token-mean", 3e-4, 4e-4, _GROUPS,
+        "gspo_token", step_grpo, _SEQUENCE, "seq-mean-token-mean", 3e-4, 4e-4, _GROUPS,
         unit="step",
         keeps="the whole trajectory's ratio with advantages that differ within it, here by step",
         drops="nothing; the paper leaves open where finer advantages come from: Step-GRPO's are taken",
@@ -220,6 +221,24 @@ TABLE = (
     ),
 )  # fmt: skip
 ALGORITHMS = {entry.name: entry for entry in TABLE}
+
+
+def configured(config: RlConfig) -> Algorithm:
+    """The row that `rl.algorithm` names, with what the configuration says in the place of its own.
+
+    Raises: ConfigError for an unknown name.
+    """
+    chosen = algorithm(config.algorithm)
+    if config.aggregation is not None:
+        chosen = replace(chosen, aggregation=config.aggregation)
+    if chosen.loss is not _SEQUENCE:
+        return chosen
+    low, high = config.sequence_clip_low, config.sequence_clip_high
+    return replace(
+        chosen,
+        clip_low=chosen.clip_low if low is None else low,
+        clip_high=chosen.clip_high if high is None else high,
+    )
 
 
 def algorithm(name: str) -> Algorithm:

@@ -6,7 +6,6 @@ Shapes: B rollouts of an update, K trained tokens of one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 from flywheel.config import RlConfig
 from flywheel.seeds import derive_seed
 from flywheel.trainers.aggregation import Denominators
-from flywheel.trainers.algorithms import algorithm
+from flywheel.trainers.algorithms import configured
 from flywheel.trainers.checkpoints import TrainerStates
 from flywheel.trainers.credit import Credit, credit, selected, weighed
 from flywheel.trainers.critic import make_critic
@@ -57,8 +56,7 @@ class PolicyGradient:
         watch: GradientWatch | None = None,
     ) -> None:
         self.policy, self.config = policy, config
-        chosen = algorithm(config.algorithm)
-        self.algorithm = replace(chosen, aggregation=config.aggregation or chosen.aggregation)
+        self.algorithm = configured(config)
         self._pack_tokens, self._horizon, self._seed = pack_tokens, horizon, seed
         self._objective = OBJECTIVES[self.algorithm.objective](policy, config, self.algorithm)
         self._optimisation = Optimisation(

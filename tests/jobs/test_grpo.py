@@ -190,8 +190,8 @@ def test_an_update_without_a_judged_episode_is_one_sentence(
 
 def test_dapo_plays_more_until_enough_groups_differ(school: School, tmp_path: Path) -> None:
     """Groups of two often agree: what is trained on are groups that do not, and all that was played is stored."""
-    settings = ("rl.algorithm=dapo", "rl.group=2", "rl.steps=2", "rl.shaping=0.0", "rl.clip_low=null")
-    config, notes = school.config(tmp_path, *settings, "rl.clip_high=null"), Notes()
+    settings = ("rl.algorithm=dapo", "rl.group=2", "rl.steps=2", "rl.shaping=0.0")
+    config, notes = school.config(tmp_path, *settings), Notes()
     result = grpo.run(config, args_for(school, tmp_path), notes)
     assert result["episodes"] > 2 * 3 * 2
     assert [point["informative_groups"] for point in notes.curve] == [1.0, 1.0]

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from flywheel.config import RlConfig
 from flywheel.errors import ConfigError, TrainingError
 from flywheel.trainers.aggregation import Denominators
-from flywheel.trainers.algorithms import ALGORITHMS, TABLE, Algorithm, algorithm, policy_loss
+from flywheel.trainers.algorithms import ALGORITHMS, TABLE, Algorithm, algorithm, configured, policy_loss
 from flywheel.trainers.corrections import importance_weights, rejection_mask
 from flywheel.trainers.steps import Steps
 
@@ -142,6 +143,15 @@ def test_clip_bounds_can_be_given_where_there_are_any() -> None:
         loss_and_gradient(update, algorithm("sapo"), clip_low=0.1)
     with pytest.raises(ConfigError, match="negative"):
         loss_and_gradient(update, algorithm("grpo"), clip_high=-0.1)
+
+
+def test_a_profile_widens_the_bounds_of_sequences_and_leaves_those_of_tokens() -> None:
+    wide = {"sequence_clip_low": 0.03, "sequence_clip_high": 0.04, "aggregation": "token-mean"}
+    bounds = {name: configured(RlConfig(algorithm=name, **wide)) for name in ("gspo", "gspo_token", "grpo", "sapo")}
+    assert {(one.clip_low, one.clip_high) for one in (bounds["gspo"], bounds["gspo_token"])} == {(0.03, 0.04)}
+    assert (bounds["grpo"].clip_low, bounds["grpo"].clip_high, bounds["sapo"].clip_low) == (0.2, 0.2, None)
+    assert {one.aggregation for one in bounds.values()} == {"token-mean"}
+    assert configured(RlConfig(algorithm="gspo")) == algorithm("gspo")
 
 
 def test_advantages_that_differ_within_a_row_make_gspo_token() -> None:
