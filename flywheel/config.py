@@ -119,6 +119,8 @@ class SftConfig(Section):
     pack_tokens: int = Field(8192, description="tokens in one packed row")
     grad_clip: float = Field(1.0, description="gradient norm limit")
     save_every: int = Field(0, description="steps between resumable saves; 0 saves at the end only")
+    mix: str = Field("", description="folder of general conversations to mix in; empty mixes none in")
+    mix_share: float = Field(0.2, ge=0, lt=1, description="share of the set that the general conversations make up")
 
 
 class RolloutConfig(Section):

@@ -10,6 +10,7 @@ from typing import Any
 from flywheel.config import Config
 from flywheel.datasets.sets import load_rows
 from flywheel.jobs.base import Progress
+from flywheel.jobs.general import general_samples
 from flywheel.jobs.threads import use_threads
 from flywheel.modeling.policy import load_policy
 from flywheel.trainers.checkpoints import forget_states, save_policy, states_folder
@@ -27,6 +28,7 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
     init, out = PolicyRef(**args["init"]), Path(args["out"])
     model, chat = load_policy(config, init)
     samples = [sample_of(row, chat) for folder in args["sets"] for row in load_rows(Path(folder))]
+    samples += general_samples(config.sft, chat, len(samples), args["seed"])
     trained = sum(int(sample.weights.sum()) for sample in samples)
     progress.log(f"{len(samples)} trajectories, {trained} tokens to train on, from {init.version}.")
     decides = [
