@@ -135,6 +135,18 @@ class RolloutConfig(Section):
     workers: int = Field(0, description="processes that share the episodes; 0 takes one a core")
 
 
+class HostedConfig(Section):
+    """A model behind the OpenAI chat-completions protocol: teacher (`flywheel.bootstrap: hosted`)."""
+
+    url: str = Field("http://127.0.0.1:30000/v1", description="address of the protocol, up to `/v1`")
+    model: str = Field("default", description="name that the server knows the model by; also its policy version")
+    key: str = Field("OPENAI_API_KEY", description="environment variable that holds the token; none is sent without")
+    max_tokens: int = Field(1024, description="tokens that an answer may have")
+    timeout: float = Field(120.0, description="seconds that one answer may take")
+    patience: float = Field(300.0, description="seconds for which a busy server is asked again")
+    concurrency: int = Field(8, description="episodes at once")
+
+
 class FlywheelConfig(Section):
     """The loop: roll out, keep successes, train on them, evaluate; until success stops rising."""
 
@@ -147,6 +159,12 @@ class FlywheelConfig(Section):
     max_collapse: float = Field(0.15, description="fall of success against the best that blocks the next iteration")
     pool: Literal["all", "latest"] = Field("all", description="train on successes of all iterations or the latest")
     demonstrations: bool = Field(True, description="mix the demonstrations into every iteration's training set")
+    bootstrap: str = Field(
+        "",
+        description="teacher where the student solves too little: `script`, `hosted`, a checkpoint; empty: nobody",
+    )
+    bootstrap_below: int = Field(1, ge=1, description="fewer successes of an iteration than this call the teacher")
+    bootstrap_temperature: float = Field(0.7, ge=0, description="sampling temperature of the teacher")
     per_task: int = Field(2, description="at most this many successes of one task in a set; 0 keeps all")
     steps: int = Field(300, description="optimiser steps an iteration")
     init: Literal["previous", "base"] = Field("previous", description="what an iteration's training starts from")
@@ -298,6 +316,7 @@ class Config(Section):
     tasks: TasksConfig = TasksConfig()
     sft: SftConfig = SftConfig()
     rollout: RolloutConfig = RolloutConfig()
+    hosted: HostedConfig = HostedConfig()
     flywheel: FlywheelConfig = FlywheelConfig()
     rl: RlConfig = RlConfig()
     eval: EvalConfig = EvalConfig()

@@ -28,6 +28,11 @@ def iteration_name(iteration: int) -> str:
     return f"iter-{iteration:02d}"
 
 
+def teacher_partition(partition: str) -> str:
+    """Store partition of the episodes that a teacher played for another partition."""
+    return f"teacher-{partition}"
+
+
 @dataclass(frozen=True, slots=True)
 class Workspace:
     """The folders of one configuration."""

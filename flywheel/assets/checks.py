@@ -32,9 +32,11 @@ def splits_do_not_overlap(workspace: dg.ResourceParam[Workspace]) -> dg.AssetChe
 def enough_successes(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
-    """There is something to train on: at least `flywheel.min_successes` solved episodes."""
+    """There is something to train on: at least `flywheel.min_successes` solved episodes, a teacher's included."""
     result = RunFolder(workspace.run_dir("rollouts", _partition(context, trajectories.key))).read_result() or {}
-    solved, wanted = int(result.get("solved", 0)), workspace.config.flywheel.min_successes
+    taught = result.get("teacher") or {}
+    solved = int(result.get("solved", 0)) + int(taught.get("solved", 0))
+    wanted = workspace.config.flywheel.min_successes
     sentence = f"{solved} successes; at least {wanted} are needed (flywheel.min_successes)."
     return dg.AssetCheckResult(passed=solved >= wanted, description=sentence, metadata={"solved": solved})
 

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from flywheel.jobs.environments import make_env
 from flywheel.rollout.agents.base import Agent
 from flywheel.rollout.agents.scripted import ScriptedAgent
 from flywheel.rollout.agents.solutions import SolutionAgent, needs_accessibility
+from flywheel.rollout.episode import EpisodeSpec
 from flywheel.rollout.groups import plan, play
 from flywheel.types import Task, Trajectory
 
@@ -33,7 +34,9 @@ def build_demonstrations(config: Config, tasks: Sequence[Task], folder: Path) ->
     """
     words = make_words(config)
     chosen = list(tasks)[: config.tasks.demonstrations]
-    played = play_scripts(config, chosen, words.space)
+    specs = plan(config, chosen, partition="demonstrations", samples=1, temperature=0.0, max_turns=32)
+    played: list[Trajectory] = []
+    play_scripts(config, specs, words.space, played.append)
     shown = [trajectory for trajectory in played if trajectory.success]
     failed = [trajectory for trajectory in played if not trajectory.success]
     if failed and (not shown or not config.tasks.source):
@@ -46,28 +49,31 @@ def build_demonstrations(config: Config, tasks: Sequence[Task], folder: Path) ->
     return {**counted, "by_family": dict(sorted(families.items()))}
 
 
-def play_scripts(config: Config, tasks: Sequence[Task], space: ActionSpace) -> list[Trajectory]:
-    """One trajectory a task, whatever became of it.
+def script_of(config: Config, space: ActionSpace) -> Agent:
+    """Who plays by script: the oracle, or what tasks of packs bring along."""
+    return SolutionAgent(space) if config.tasks.source else ScriptedAgent(space)
+
+
+def play_scripts(
+    config: Config, specs: Sequence[EpisodeSpec], space: ActionSpace, on_trajectory: Callable[[Trajectory], None]
+) -> None:
+    """Play every episode by script, whatever becomes of it.
 
     Only tasks whose solution looks elements up are played with the accessibility tree: with it a step in LibreOffice
     takes two to three seconds.
     """
-    agent: Agent = SolutionAgent(space) if config.tasks.source else ScriptedAgent(space)
-    specs = plan(config, tasks, partition="demonstrations", samples=1, temperature=0.0, max_turns=32)
-    played: list[Trajectory] = []
     for seeing in (False, True):
         env = config.env.model_copy(update={"accessibility": config.env.accessibility or seeing})
         asyncio.run(
             play(
                 [spec for spec in specs if needs_accessibility(spec.task) is seeing],
-                agent,
+                script_of(config, space),
                 space,
                 partial(make_env, config.model_copy(update={"env": env})),
                 concurrency=config.rollout.concurrency if config.env.backend == "remote" else 1,
-                on_trajectory=played.append,
+                on_trajectory=on_trajectory,
             )
         )
-    return played
 
 
 def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, Any]:

@@ -13,14 +13,14 @@ from typing import Any
 
 from flywheel.chat import Chat
 from flywheel.config import Config
-from flywheel.datasets.sets import load_rows
+from flywheel.datasets.sets import load_rows, row_of
 from flywheel.jobs.outcomes import score
 from flywheel.rollout.replay import RULES, Success, SuccessBuffer
 from flywheel.store.store import TrajectoryStore
 from flywheel.trainers.documents import sample_of
 from flywheel.trainers.rollout import Rollout
-from flywheel.types import Observation, PolicyRef, Task, Trajectory, Turn
-from flywheel.workspace import Workspace, iteration_name
+from flywheel.types import Observation, PolicyRef, Task, TrainingSample, Trajectory, Turn
+from flywheel.workspace import Workspace, iteration_name, teacher_partition
 
 SUCCESSES = """
     SELECT task_id, partition, episode_id FROM episodes
@@ -112,12 +112,21 @@ class Replay:
                 success.trajectory_id, partition=success.source, experiment=self._config.experiment
             )
         scored = score(trajectory, self._config, self._config.env.max_turns)
-        return Rollout(scored, self._chat.sample(scored), scored.shaped_reward or 0.0)
+        return Rollout(scored, self._document(scored), scored.shaped_reward or 0.0)
+
+    def _document(self, trajectory: Trajectory) -> TrainingSample:
+        """As it was sampled; a teacher behind a protocol of text leaves no ids, and what it said counts as certain."""
+        if all(turn.completion_ids for turn in trajectory.turns):
+            return self._chat.sample(trajectory)
+        shots = [turn.observation.screenshot for turn in trajectory.turns if turn.observation.screenshot]
+        row = row_of(trajectory, self._chat.words, "rollout")
+        return sample_of(row | {"images": shots, "turn_mask": None}, self._chat)
 
     def _successes(self, iteration: int) -> list[Success]:
+        iterations = [iteration_name(number) for number in range(1, iteration + 1)]
         wanted = {
             "experiment": self._config.experiment,
-            "partitions": [iteration_name(number) for number in range(1, iteration + 1)],
+            "partitions": [name for own in iterations for name in (own, teacher_partition(own))],
             "space": self._chat.space.id,
             "size": self._config.rl.replay_size or self._rule.size,
         }

@@ -1,6 +1,7 @@
 """Rollouts: the policy plays training tasks, and everything it does goes to the store."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -11,12 +12,14 @@ import numpy as np
 from flywheel.config import Config
 from flywheel.envs.simulated.tasks import load_tasks
 from flywheel.jobs.base import Progress
-from flywheel.jobs.outcomes import examples, mean_terms, outcome_of, report_of, score
+from flywheel.jobs.outcomes import Outcome, examples, mean_terms, outcome_of, report_of, score
 from flywheel.jobs.pool import RolloutPool, begun
+from flywheel.jobs.teachers import bootstrap
 from flywheel.rollout.groups import plan
 from flywheel.seeds import derive_seed
 from flywheel.store.opening import open_store
-from flywheel.types import PolicyRef
+from flywheel.store.store import TrajectoryStore
+from flywheel.types import PolicyRef, Task
 
 
 def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -48,9 +51,13 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
                 on_done=lambda count: progress.advance(count, len(specs), "episodes"),
             )
             seconds = time.perf_counter() - clock
+        # Before the seal: its catalog has threads, which a teacher's fork would not survive.
+        taught = _taught(config, store, chosen, args, outcomes)
         store.seal(partition, publication.attempt, len(specs), config.experiment)
     report = report_of(outcomes, policy, "train", args["seed"], seconds)
     progress.log(f"{partition}: {report.solved} of {report.episodes} solved, {report.steps_per_second:.0f} steps/s.")
+    if taught:
+        progress.log(f"{taught['policy']} was called: {taught['solved']} of {taught['episodes']} solved.")
     numbers = asdict(report)
     del numbers["per_task"], numbers["policy"], numbers["split"], numbers["wall_seconds"]
     return {
@@ -61,6 +68,18 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
         "episodes": len(specs),
         "steps": sum(outcome.turns for outcome in outcomes),
         "reward_terms": mean_terms(outcomes),
+        "teacher": taught,
         **examples(outcomes),
         "seconds": time.perf_counter() - started,
     }
+
+
+def _taught(
+    config: Config, store: TrajectoryStore, tasks: Sequence[Task], args: dict[str, Any], outcomes: Sequence[Outcome]
+) -> dict[str, Any] | None:
+    """What the teacher did; None where nobody is to be called or the student has solved enough."""
+    solved = sum(bool(outcome.result.solved) for outcome in outcomes)
+    if not config.flywheel.bootstrap or solved >= config.flywheel.bootstrap_below:
+        return None
+    seed = derive_seed(args["seed"], "teacher")
+    return bootstrap(config, store, tasks, args["partition"], args["iteration"], seed)

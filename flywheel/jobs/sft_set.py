@@ -1,4 +1,7 @@
-"""The filtered set of an iteration: the student's own successes, by the binary task reward. No model is loaded."""
+"""The filtered set of an iteration: successes by the binary task reward, the student's own unless a teacher was called.
+
+No model is loaded.
+"""
 
 import time
 from collections import Counter
@@ -11,8 +14,9 @@ from flywheel.datasets.sets import keep_per_task, row_of, save_set, size_of
 from flywheel.errors import DataError
 from flywheel.jobs.base import Progress
 from flywheel.store.opening import open_store
+from flywheel.store.store import TrajectoryStore
 from flywheel.types import Trajectory
-from flywheel.workspace import iteration_name
+from flywheel.workspace import iteration_name, teacher_partition
 
 
 def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -45,6 +49,7 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
         "turns": sum(len(trajectory.turns) for trajectory in kept),
         "tokens": sum(len(turn.completion_ids) for trajectory in kept for turn in trajectory.turns),
         "by_iteration": dict(sorted(Counter(iteration_name(t.iteration) for t in kept).items())),
+        "by_policy": dict(sorted(Counter(t.policy.version for t in kept).items())),
         "by_family": dict(sorted(Counter(t.task.family for t in kept).items())),
         "seconds": time.perf_counter() - started,
     }
@@ -54,9 +59,19 @@ def _successes(config: Config, iteration: int) -> list[Trajectory]:
     """Of this iteration (`flywheel.pool: latest`), or of all up to it (`all`)."""
     store = open_store(config)
     first = 1 if config.flywheel.pool == "all" else iteration
-    return [
-        trajectory
-        for number in range(first, iteration + 1)
-        for trajectory in store.iter(iteration_name(number), experiment=config.experiment, success=True)
-        if (trajectory.task_reward or 0.0) >= config.flywheel.success_threshold
-    ]
+    return [trajectory for number in range(first, iteration + 1) for trajectory in _of(config, store, number)]
+
+
+def _of(config: Config, store: TrajectoryStore, iteration: int) -> list[Trajectory]:
+    """The student's own; where they were too few and a teacher was called, its as well."""
+    own = _kept(config, store, iteration_name(iteration))
+    teacher = teacher_partition(iteration_name(iteration))
+    called = config.flywheel.bootstrap and len(own) < config.flywheel.bootstrap_below
+    if called and store.head(teacher, config.experiment):
+        return [*own, *_kept(config, store, teacher)]
+    return own
+
+
+def _kept(config: Config, store: TrajectoryStore, partition: str) -> list[Trajectory]:
+    found = store.iter(partition, experiment=config.experiment, success=True)
+    return [trajectory for trajectory in found if (trajectory.task_reward or 0.0) >= config.flywheel.success_threshold]

@@ -14,9 +14,10 @@ from flywheel.datasets.task_files import save_tasks
 from flywheel.envs.simulated.tasks import load_tasks
 from flywheel.errors import CheckpointError, DataError, StoreError
 from flywheel.jobs import demonstrations, sft_set, verify
+from flywheel.rollout.groups import plan
 from flywheel.store.opening import open_store
 from flywheel.testing import random_trajectory
-from flywheel.types import PolicyRef
+from flywheel.types import PolicyRef, Trajectory
 from flywheel.workspace import iteration_name
 from tests.rollout.test_solutions import END, SEND
 from tests.tiny import Notes, Tiny, small_config, write_tasks
@@ -53,7 +54,9 @@ def test_only_solutions_that_look_something_up_are_shown_the_tree(tmp_path: Path
         for task, steps in zip(load_tasks(write_tasks(tmp_path, 2)), ([END], [SEND, END]), strict=True)
     )
     config = small_config(tmp_path, "tasks.source=offline")
-    played = demonstrations.play_scripts(config, [looking, plain], make_words(config).space)
+    specs = plan(config, [looking, plain], partition="p", samples=1, temperature=0.0, max_turns=32)
+    played: list[Trajectory] = []
+    demonstrations.play_scripts(config, specs, make_words(config).space, played.append)
     trees = {t.task.id: {turn.observation.accessibility_tree is None for turn in t.turns} for t in played}
     assert trees == {plain.id: {True}, looking.id: {False}}
 
