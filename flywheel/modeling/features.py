@@ -21,8 +21,8 @@ _Key = tuple[str, Size]
 """Hash of the bytes, and the size: two raw screens of one colour may differ in nothing else."""
 CHUNK = 64
 """Images encoded at once: 64 screens of 160 x 128 are 16 MB of patches."""
-TURN = 1 << 14
-"""Patches that a GPU looks at together: four screens of 1280 x 720."""
+TURN = 1 << 15
+"""Patches that a GPU looks at together: nine screens of 1280 x 720."""
 READERS = 8
 """Threads that decode ahead; decoding and resizing leave the interpreter to others."""
 
@@ -82,11 +82,13 @@ class FeatureCache:
     """Features of screenshots that come again: in every epoch, and in every sample of a group.
 
     Only for a frozen vision tower. The oldest half goes when more than `most_bytes` are held. Those of a 160 x 128
-    screen take 15 KB in the tiny model; those of a full screen in a 4 B model about 19 MB.
+    screen take 15 KB in the tiny model; those of a full screen in a 4 B model about 19 MB. On a GPU that is the room
+    for two rows, the one at work and the one that comes next.
     """
 
-    def __init__(self, model: Any, chat: Chat, most_bytes: int = 320 << 20) -> None:
-        self._model, self._chat, self._most_bytes = model, chat, most_bytes
+    def __init__(self, model: Any, chat: Chat, most_bytes: int | None = None) -> None:
+        self._model, self._chat = model, chat
+        self._most_bytes = most_bytes or (2 << 30 if model.device.type == "cuda" else 320 << 20)
         self._kept: dict[_Key, ImageFeatures] = {}
         self._bytes = 0
         self._readers: ThreadPoolExecutor | None = None
@@ -150,5 +152,5 @@ def look(
     found = []
     for at in range(0, len(cuts), turn):
         values_PS = _values(np.concatenate(cuts[at : at + turn]), levels_CV, model.device)
-        found.append(encode_images(model, values_PS.to(model.dtype), grids_K3[at : at + turn]))
+        found.append(encode_images(model, values_PS.to(model.model.visual.dtype), grids_K3[at : at + turn]))
     return ImageFeatures.cat(found) if len(found) > 1 else found[0]

@@ -15,12 +15,7 @@ import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import AutoConfig, Qwen3VLForConditionalGeneration
-from transformers.vision_utils import (
-    get_vision_bilinear_indices_and_weights,
-    get_vision_cu_seqlens,
-    get_vision_position_ids,
-)
+from transformers import AutoConfig, Qwen3VLForConditionalGeneration, vision_utils
 
 from flywheel.errors import PackingError, PolicyError
 from flywheel.modeling.attention import Documents, Kernel, packed
@@ -76,7 +71,9 @@ def encode_images(model: Qwen3VLForConditionalGeneration, pixels_PC: Tensor, gri
     device = pixels_PC.device
     alike = bool((grids_K3 == grids_K3[0]).all())
     places = {name: x.to(device) for name, x in _places(model, grids_K3).items()} if alike else {}
-    given = {"cu_seqlens": get_vision_cu_seqlens(grids_K3), "images": len(grids_K3), **places} if alike else {}
+    given = (
+        {"cu_seqlens": vision_utils.get_vision_cu_seqlens(grids_K3), "images": len(grids_K3), **places} if alike else {}
+    )
     grids = grids_K3 if alike else grids_K3.to(device)
     out = model.model.visual(pixels_PC, grid_thw=grids, return_dict=True, **given)
     return ImageFeatures(out.pooler_output, torch.stack(out.deepstack_features))
@@ -88,12 +85,15 @@ def _places(model: Qwen3VLForConditionalGeneration, grids_K3: Tensor) -> dict[st
     """
     visual, images = model.model.visual, len(grids_K3)
     merge = visual.config.spatial_merge_size
-    corners, weights = get_vision_bilinear_indices_and_weights(grids_K3[:1], visual.num_grid_per_side, merge)
-    return {
-        "position_ids": get_vision_position_ids(grids_K3[:1], merge).repeat(images, 1),
-        "bilinear_indices": corners.repeat(1, images),
-        "bilinear_weights": weights.repeat(1, images),
-    }
+    positions = vision_utils.get_vision_position_ids(grids_K3[:1], merge).repeat(images, 1)
+    side = visual.num_grid_per_side
+    if hasattr(vision_utils, "get_vision_interpolation_indices_and_weights"):  # from 5.17 on, a line for each patch
+        tables = vision_utils.get_vision_interpolation_indices_and_weights(grids_K3[:1], side, "bilinear", True, merge)
+        corners, weights = (table.repeat(images, 1) for table in tables)
+        return {"position_ids": positions, "interp_indices": corners, "interp_weights": weights}
+    tables = vision_utils.get_vision_bilinear_indices_and_weights(grids_K3[:1], side, merge)
+    corners, weights = (table.repeat(1, images) for table in tables)
+    return {"position_ids": positions, "bilinear_indices": corners, "bilinear_weights": weights}
 
 
 def embed(model: Qwen3VLForConditionalGeneration, ids: Tensor, features: ImageFeatures | None) -> tuple[Tensor, Tensor]:

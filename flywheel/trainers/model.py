@@ -81,8 +81,18 @@ class PolicyModel:
 
     def expect(self, samples: Iterable[TrainingSample]) -> None:
         """Begin to read the screenshots of a row that comes next; a CPU that computes has no time for that."""
-        if self._kept and self.model.device.type == "cuda":
+        if self._on_gpu and self._kept:
             self._kept.expect(image for sample in samples for image in sample.images)
+
+    def look_ahead(self, samples: Iterable[TrainingSample]) -> None:
+        """Have a GPU look at the screenshots of a row that comes next, before it is waited for: at the end of a step
+        it would stand still until they are all on their way, a fourteenth of the time at 2B."""
+        if self._on_gpu and self._kept:
+            self._kept([image for sample in samples for image in sample.images])
+
+    @property
+    def _on_gpu(self) -> bool:
+        return bool(self.model.device.type == "cuda")
 
     def logprobs(self, row: PackedRow, temperature: float = 1.0) -> Tensor:
         """Logprobs of the trained tokens, (K,), with gradient."""

@@ -163,8 +163,10 @@ class PolicyGradient:
         pairs = zip(rollouts, credits, strict=True)
         training = {id(r.sample): (r.sample, c) for r, c in pairs if self._objective.trains(r, c)}
         totals: dict[str, float] = {}
-        for part in rows_of([sample for sample, _ in training.values()], self._pack_tokens):
+        parts = list(rows_of([sample for sample, _ in training.values()], self._pack_tokens))
+        for part, following in zip(parts, [*parts[1:], []], strict=True):
             row = self.policy.pack(part)
+            self.policy.expect(following)
             loss, metrics = self._objective.loss(row, [training[id(sample)][1] for sample in part], denominators)
             self._optimisation.backward(loss)
             for name, value in summable(metrics, row.tokens).items():
