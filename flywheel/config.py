@@ -117,6 +117,11 @@ class SftConfig(Section):
     steps: int = Field(300, description="optimiser steps of the alignment stage")
     batch: int = Field(32, description="trajectories a step")
     pack_tokens: int = Field(8192, description="tokens in one packed row")
+    processes: int = Field(
+        0,
+        ge=0,
+        description="processes that share the weights by FSDP2, one a GPU, with float32 master weights; 0 does without",
+    )
     grad_clip: float = Field(1.0, description="gradient norm limit")
     save_every: int = Field(0, description="steps between resumable saves; 0 saves at the end only")
     mix: str = Field("", description="folder of general conversations to mix in; empty mixes none in")

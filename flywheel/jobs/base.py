@@ -104,6 +104,16 @@ class FolderProgress:
             file.write(json.dumps({"step": step, **values}) + "\n")
 
 
+class Quiet:
+    """Progress of the other processes of a stage: the first speaks for all."""
+
+    def log(self, message: str) -> None: ...
+
+    def advance(self, done: int, total: int, unit: str) -> None: ...
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None: ...
+
+
 Stage = Callable[[Config, dict[str, Any], Progress], Mapping[str, Any]]
 
 
@@ -117,9 +127,13 @@ def main(stage: str, run_dir: str) -> int:
     """Run one stage in this process; the exit status."""
     folder = RunFolder(Path(run_dir))
     config, args = folder.read_spec()
-    with open_dagster_pipes() if DAGSTER_PIPES_CONTEXT_ENV_VAR in os.environ else nullcontext() as pipes:
+    first = os.environ.get("RANK", "0") == "0"  # set by torchrun and accelerate, which start a stage several times
+    piped = first and DAGSTER_PIPES_CONTEXT_ENV_VAR in os.environ
+    with open_dagster_pipes() if piped else nullcontext() as pipes:
         try:
-            folder.write_result(load_stage(stage)(config, args, FolderProgress(folder, pipes)))
+            result = load_stage(stage)(config, args, FolderProgress(folder, pipes) if first else Quiet())
+            if first:
+                folder.write_result(result)
         except FlywheelError as error:
             folder.write_error(error)
             print(f"{stage}: {error}", file=sys.stderr, flush=True)

@@ -21,7 +21,7 @@ from typing import Any
 
 from flywheel.config import Config
 from flywheel.errors import FlywheelError, InfrastructureError, PartitionBusyError
-from flywheel.jobs.base import FAILED, STAGES, RunFolder
+from flywheel.jobs.base import STAGES, RunFolder
 from flywheel.jobs.keeper import JOB_ENV, Ended, KeeperClient, signal_name
 
 LAZY = ("requests",)
@@ -102,9 +102,10 @@ class Launcher:
     def _wait(self, stage: str, config: Config, folder: RunFolder, listener: Listener, env: Mapping[str, str]) -> Ended:
         name = stage if self._stages == "flywheel.jobs" else f"{self._stages}.{stage}"
         job = (name, str(folder.path.absolute()))
-        argv = [sys.executable, "-m", "flywheel.jobs", *job]
+        processes = config.sft.processes if stage == "sft" else 0
+        argv = [sys.executable, "-m", *_together(processes), "flywheel.jobs", *job]
         kept = self._keeper.start(
-            argv, job if may_fork(config) else None, env=env, log=folder.path.absolute() / "log.txt"
+            argv, job if may_fork(config) and not processes else None, env=env, log=folder.path.absolute() / "log.txt"
         )
         follower = _Follower(folder.path, listener)
         ended = kept.wait(follower.tick, grace=self._grace)
@@ -119,6 +120,11 @@ class Launcher:
             *LAZY,
             *(f"{self._stages}.{module.name}" for module in found if module.name in STAGES),
         ]
+
+
+def _together(processes: int) -> list[str]:
+    """How so many processes of a stage are started; `accelerate launch` starts them the same way, on many machines."""
+    return ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"] if processes else []
 
 
 def may_fork(config: Config) -> bool:
@@ -190,7 +196,7 @@ def _outcome(stage: str, folder: RunFolder, ended: Ended) -> dict[str, Any]:
     if ended.code == 0 and result is not None:
         return result
     error = folder.read_error()
-    if ended.code == FAILED and error is not None:
+    if ended.code > 0 and error is not None:  # torchrun ends with 1, whatever its processes ended with
         raise error
     raise FlywheelError(f"The {stage} job {_how(ended.code)}; {_log_end(folder.path / 'log.txt')}")
 

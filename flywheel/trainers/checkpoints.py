@@ -2,7 +2,8 @@
 
 A policy folder is what `save_pretrained` writes, the processor beside it, and `policy.json` last; a folder without it
 is unfinished and invisible. A trainer state holds model, optimiser, schedule, position in the data and the random
-generators, and appears by one rename, so kill -9 leaves the state before it or the state after it. A save that fails
+generators (under several processes each writes its share, and another number of them may go on), and appears by one
+rename, so kill -9 leaves the state before it or the state after it. A save that fails
 leaves what was saved before.
 """
 
@@ -17,24 +18,30 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from flywheel.errors import CheckpointError
+from flywheel.trainers.sharding import SHARDS, is_sharded, load_shards, save_shards, spread, spread_moments
 from flywheel.types import PolicyRef
 from flywheel.workspace import write_policy
 
 KEPT_STATES = 2
 
 
-def save_policy(model: Any, processor: Any, policy: PolicyRef, folder: Path) -> PolicyRef:
+def save_policy(
+    model: Any, processor: Any, policy: PolicyRef, folder: Path, weights: dict[str, torch.Tensor] | None = None
+) -> PolicyRef:
     """Write a finished policy folder; replaces what was there only when the new one is whole.
 
+    Args:
+        weights: in place of the model's own, where those are spread over processes.
     Raises `CheckpointError` when it cannot be written; what was there then stays.
     """
     staged, old = folder.with_name(f".{folder.name}.new"), folder.with_name(f".{folder.name}.old")
     with _writing(staged, folder):
-        model.save_pretrained(staged)
+        model.save_pretrained(staged, state_dict=weights)
         processor.save_pretrained(staged)
         write_policy(staged, policy)
     shutil.rmtree(old, ignore_errors=True)
@@ -82,13 +89,39 @@ class TrainerStates:
         """
         final = self._state(step)
         staged = self._folder / "unfinished"
+        if is_sharded(self._model):
+            self._save_shards(step, staged, final)
+            return
         with _writing(staged, final):
             tensors = {name: value.contiguous() for name, value in _untied(self._model.state_dict()).items()}
             save_file(tensors, staged / "model.safetensors")
-            others = {name: part.state_dict() for name, part in self._parts.items()}
-            torch.save({"parts": others, "rng": torch.get_rng_state(), "step": step}, staged / "trainer.pt")
-            for file in staged.iterdir():
-                _fsync(file)
+            self._finish(step, staged, tuple(self._parts))
+        self._replace(staged, final, best)
+
+    def _save_shards(self, step: int, staged: Path, final: Path) -> None:
+        """The first process makes the folder, each writes its share, the first finishes it."""
+        first = dist.get_rank() == 0
+        if first:
+            shutil.rmtree(staged, ignore_errors=True)
+            staged.mkdir(parents=True)
+        dist.barrier()
+        save_shards(staged, self._model, self._parts["optimizer"])
+        if first:
+            self._finish(step, staged, self._beside_shards)
+            self._replace(staged, final, None)
+        dist.barrier()
+
+    def _finish(self, step: int, staged: Path, parts: Sequence[str]) -> None:
+        others = {name: self._parts[name].state_dict() for name in parts}
+        torch.save({"parts": others, "rng": torch.get_rng_state(), "step": step}, staged / "trainer.pt")
+        for file in staged.iterdir():
+            _fsync(file)
+
+    @property
+    def _beside_shards(self) -> tuple[str, ...]:
+        return tuple(name for name in self._parts if name != "optimizer")
+
+    def _replace(self, staged: Path, final: Path, best: int | None) -> None:
         shutil.rmtree(final, ignore_errors=True)
         staged.replace(final)
         _fsync(self._folder)
@@ -110,11 +143,16 @@ class TrainerStates:
 
     def _load(self, folder: Path, parts: Sequence[str]) -> int:
         try:
-            weights = load_file(folder / "model.safetensors")
             state = torch.load(folder / "trainer.pt", weights_only=True)
-            if weights.keys() != _untied(self._model.state_dict()).keys():
-                raise RuntimeError("it holds the weights of another model")
-            self._model.load_state_dict(weights, strict=False)
+            if (folder / SHARDS).exists():
+                load_shards(folder, self._model, self._parts["optimizer"])
+                parts = self._beside_shards
+            elif is_sharded(self._model):
+                spread(load_file(folder / "model.safetensors"), self._model)
+                spread_moments(state["parts"]["optimizer"], self._model, self._parts["optimizer"])
+                parts = self._beside_shards
+            else:
+                self._load_weights(load_file(folder / "model.safetensors"))
             for name in parts:
                 self._parts[name].load_state_dict(state["parts"][name])
             torch.set_rng_state(state["rng"])
@@ -124,6 +162,11 @@ class TrainerStates:
                 "the one before it."
             ) from error
         return int(state["step"])
+
+    def _load_weights(self, weights: dict[str, torch.Tensor]) -> None:
+        if weights.keys() != _untied(self._model.state_dict()).keys():
+            raise RuntimeError("it holds the weights of another model")
+        self._model.load_state_dict(weights, strict=False)
 
     def _state(self, step: int) -> Path:
         return self._folder / f"step-{step:06d}"

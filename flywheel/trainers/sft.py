@@ -144,6 +144,7 @@ def _step(policy: PolicyModel, optimisation: Optimisation, batch: Batch, coming:
         loss = row_loss(policy, row, batch.denominator)
         optimisation.backward(loss * world)  # gradients of several processes are averaged
         total += loss.detach()
+        policy.look_ahead(following)
     taken = optimisation.step()
     return {"loss": optimisation.total(total), "tokens": float(batch.tokens), **taken}
 

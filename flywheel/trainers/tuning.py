@@ -8,11 +8,13 @@ from types import MethodType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from flywheel.chat import Chat
 from flywheel.config import ModelConfig
 from flywheel.modeling.attention import Kernel, attend_images, fastest
 from flywheel.trainers.model import PolicyModel
+from flywheel.trainers.sharding import shard
 
 LANGUAGE_LAYERS = r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
 """Where LoRA goes: every linear map of the language model's layers, and nothing under `visual`."""
@@ -21,7 +23,7 @@ SHAPES = 64
 
 
 def tuned(model: Any, chat: Chat, config: ModelConfig) -> PolicyModel:
-    """The policy to train, as the settings want it; `model` is changed in place."""
+    """The policy to train, as the settings want it; `model` is changed in place, and sharded under a launcher."""
     kernel = fastest(model.device, model.dtype) if config.attention == "auto" else config.attention
     frozen = config.vision == "frozen"
     policy = PolicyModel(model, chat, frozen=frozen, kernel=kernel, bucket=config.bucket)
@@ -31,6 +33,8 @@ def tuned(model: Any, chat: Chat, config: ModelConfig) -> PolicyModel:
         model.model.language_model.gradient_checkpointing_enable({"use_reentrant": False})
     if config.compile:
         compile_layers(model, kernel)
+    if dist.is_initialized():
+        shard(model)
     return policy
 
 

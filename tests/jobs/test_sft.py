@@ -10,6 +10,7 @@ import pytest
 
 from flywheel.errors import DataError, PolicyError
 from flywheel.jobs import sft, verify
+from flywheel.jobs.launcher import Launcher, Listener
 from flywheel.modeling.policy import load_policy
 from flywheel.trainers.model import fingerprint
 from flywheel.types import PolicyRef
@@ -94,3 +95,20 @@ def test_bad_input_is_one_sentence(school: School, tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="cannot be loaded"):
         sft.run(config, args_for(school, tmp_path / "x", init=gone), Notes())
     assert not (tmp_path / "x").exists()
+
+
+def test_under_a_launcher_two_processes_leave_one_policy(school: School, tmp_path: Path) -> None:
+    """The stage as the command line starts it: torchrun, FSDP2 over gloo, one result, one policy that loads."""
+    config = school.config(tmp_path, "sft.processes=2", "model.device=cpu", "sft.pack_tokens=400")
+    args, lines = args_for(school, tmp_path / "both", steps=2), []
+    with Launcher(warm=False) as launcher:
+        listener = Listener(log=lines.append)
+        result = launcher.run("sft", config, args, tmp_path / "run", listener)
+        nowhere = args | {"sets": [str(tmp_path / "nowhere")]}
+        with pytest.raises(DataError, match="holds no training set"):
+            launcher.run("sft", config, nowhere, tmp_path / "run")
+    ref = PolicyRef(**result["policy"])
+    model, _ = load_policy(school.tiny.config, ref)
+    assert fingerprint(model.parameters()) == ref.fingerprint != school.tiny.policy.fingerprint
+    assert sum("tokens to train on" in line for line in lines) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["both", "run"]
