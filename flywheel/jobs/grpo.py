@@ -13,6 +13,7 @@ import numpy as np
 from flywheel.config import Config
 from flywheel.envs.simulated.tasks import load_tasks
 from flywheel.errors import InfrastructureError
+from flywheel.jobs.allotment import Allotment
 from flywheel.jobs.base import Progress
 from flywheel.jobs.guard_memory import Memory
 from flywheel.jobs.guarding import Guarding
@@ -27,6 +28,7 @@ from flywheel.modeling.policy import load_policy
 from flywheel.rollout.groups import plan
 from flywheel.store.opening import open_store
 from flywheel.store.store import TrajectoryStore
+from flywheel.trainers.algorithms import algorithm
 from flywheel.trainers.checkpoints import forget_states, save_policy, states_folder
 from flywheel.trainers.credit import Credit
 from flywheel.trainers.model import PolicyModel, fingerprint
@@ -51,6 +53,7 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
         practice = make_practice(config, store, tasks, args["iteration"], args["seed"])
         own = {name: args[name] for name in ("partition", "iteration", "seed")}
         replay = Replay(config, store, pool.chat, tasks, **own) if config.rl.replay != "none" else None
+        allotment = Allotment() if "allotment" in algorithm(config.rl.algorithm).needs else None
         memory = Memory(config.rl.guards)
         policy = PolicyModel(pool.model, pool.chat)
         trainer = PolicyGradient(
@@ -60,14 +63,19 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
             states=states,
             horizon=config.rollout.max_tokens * config.env.max_turns,
             seed=args["seed"],
-            parts={"practice": practice, **({"replay": replay.buffer} if replay else {}), **memory.parts},
+            parts={
+                "practice": practice,
+                **({"replay": replay.buffer} if replay else {}),
+                **({"allotment": allotment} if allotment else {}),
+                **memory.parts,
+            },
             watch=memory.gradients if config.rl.guards.enabled else None,
         )
         start = partial(_start, config, init)
         with _Shelf(config, args["partition"], states) as shelf:
             reactions = Reactions(config, args, memory, trainer, store, shelf.attempt, states, start)
             guarding = Guarding(memory, trainer, reactions, shelf.flush, progress)
-            curve = _Loop(config, args, pool, trainer, practice, replay, shelf, guarding, progress).run()
+            curve = _Loop(config, args, pool, trainer, practice, replay, allotment, shelf, guarding, progress).run()
     ref = PolicyRef(args["version"], str(out), init.version, fingerprint(policy.model.parameters()))
     save_policy(policy.model, policy.chat.processor, ref, out)
     forget_states(out)
@@ -135,6 +143,7 @@ class _Loop:
     trainer: PolicyGradient
     practice: Practice
     replay: Replay | None
+    allotment: Allotment | None
     shelf: "_Shelf"
     guarding: Guarding
     progress: Progress
@@ -161,6 +170,8 @@ class _Loop:
         rollout_seconds = time.perf_counter() - clock
         metrics = self.trainer.update(*self._trained(batch))
         self.practice.learn(batch.judged)
+        if self.allotment:
+            self.allotment.learn(batch.judged)
         if self.replay:
             self.replay.learn(batch.judged)
             metrics["replayed"] = float(sum(rollout.replayed for rollout in batch.rollouts_B))
@@ -211,6 +222,7 @@ class _Loop:
             iteration=self.args["iteration"],
             seed=seed,
         )
+        specs = self.allotment.cut(specs) if self.allotment else specs
         version = f"{self.args['version']}@{number}"
         policy = PolicyRef(version, self.args["out"], self.args["init"]["version"])
         return self.guarding.reactions.rescored(self.pool.play(specs, policy=policy))
