@@ -141,7 +141,7 @@ def test_the_reference_is_the_policy_at_the_start(tiny: Tiny, rollouts: list[Rol
 @pytest.mark.parametrize(
     ("name", "terms"),
     [
-        *((name, {}) for name in ("grpo", "gspo", "dr_grpo", "dapo", "rloo", "ppo")),
+        *((name, {}) for name in ("grpo", "gspo", "dr_grpo", "dapo", "rloo", "ppo", "gigpo", "dart", "webrl")),
         ("gspo", {"kl": 0.1, "entropy": 0.01}),
     ],
 )
@@ -219,13 +219,20 @@ def test_dapo_punishes_length_and_others_do_not(tiny: Tiny, rollouts: list[Rollo
     assert first > 0 > second
 
 
-def test_resumed_updates_are_the_same_updates(tiny: Tiny, rollouts: list[Rollout], tmp_path: Path) -> None:
-    """Four updates at once; two, a save, another process, and two more. The reference stays the one of the start."""
-    config = {"minibatches": 2, "kl": 0.05}
+@pytest.mark.parametrize(
+    "config", [{"kl": 0.05}, {"algorithm": "vapo", "value_pretraining": 1}, {"algorithm": "webrl"}]
+)
+def test_resumed_updates_are_the_same_updates(
+    tiny: Tiny, rollouts: list[Rollout], tmp_path: Path, config: dict[str, Any]
+) -> None:
+    """Four updates at once; two, a save, another process, and two more.
+
+    The reference stays the one of the start, and a critic goes on from what it has learned.
+    """
 
     def run(states: Path, updates: int, save: bool) -> str:
         policy = tiny.fresh()
-        made = trainer(policy, states, **config)
+        made = trainer(policy, states, minibatches=2, **config)
         while made.updates < updates:
             update(made, rollouts)
         if save:
