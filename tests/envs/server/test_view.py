@@ -4,7 +4,6 @@ import asyncio
 import json
 import signal
 import socket
-import struct
 import subprocess
 import time
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ from flywheel.types import Action, Code, Move
 from tests.cli.test_app import COMMAND
 from tests.datasets.test_osworld import made
 from tests.envs.server.episodes.working import needs_desktops
+from tests.envs.server.rfb import Watched
 from tests.envs.server.serving import Held, Native, Served, error_of, serving, tasks, wait_dead
 from tests.envs.server.shown import BANNER
 from tests.envs.server.test_supervisor import begun, supervised
@@ -249,9 +249,10 @@ def test_watch_prints_the_page_of_a_lease_or_a_desktop(shown: Served, tmp_path: 
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     lease = Native(shown.url).lease()
     number = next(each["desktop"] for each in shown.get("/v1/desktops") if each["lease"] == lease.id)
+    page = opened(lease)
     by_lease = watch(environment, lease.id, "--url", shown.url)
     assert by_lease.returncode == 0, by_lease.stderr
-    assert by_lease.stdout == watch(environment, str(number), "--url", shown.url).stdout == opened(lease) + "\n"
+    assert by_lease.stdout == watch(environment, str(number), "--url", shown.url).stdout == page + "\n"
     assert by_lease.stderr == ""
     free = watch(environment, str(1 - number), "--url", shown.url)
     assert (free.returncode, free.stdout) == (1, "")
@@ -268,54 +269,6 @@ def test_a_page_of_another_machine_is_reached_through_a_tunnel() -> None:
 
 
 # --- a real desktop --------------------------------------------------------------------------------------------------
-
-
-class Watched:
-    """The client's side of RFB 3.8, as far as looking needs it."""
-
-    def __init__(self, connection: ClientConnection) -> None:
-        self._connection, self._read = connection, b""
-        assert self.take(12).startswith(b"RFB 003.")
-        connection.send(BANNER)
-        kinds = self.take(self.take(1)[0])
-        assert 1 in kinds, "nothing but the address is asked for"
-        connection.send(b"\x01")
-        assert self.take(4) == bytes(4)
-        connection.send(b"\x01")
-        self.width, self.height = struct.unpack("!HH", self.take(4))
-        self.bytes_a_pixel = self.take(16)[0] // 8
-        self.name = self.take(struct.unpack("!I", self.take(4))[0]).decode()
-
-    def take(self, count: int) -> bytes:
-        while len(self._read) < count:
-            got = self._connection.recv(10)
-            assert isinstance(got, bytes)
-            self._read += got
-        taken, self._read = self._read[:count], self._read[count:]
-        return taken
-
-    def point(self, x: int, y: int) -> None:
-        """Move the pointer there, and press a button."""
-        for buttons in (0, 1, 0):
-            self._connection.send(struct.pack("!BBHH", 5, buttons, x, y))
-
-    def press(self, key: str) -> None:
-        for down in (1, 0):
-            self._connection.send(struct.pack("!BBHI", 4, down, 0, ord(key)))
-
-    def look(self) -> int:
-        """How many pixels came; their message comes after everything that was sent before has been dealt with."""
-        self._connection.send(struct.pack("!BBHi", 2, 0, 1, 0))
-        self._connection.send(struct.pack("!BBHHHH", 3, 0, 0, 0, self.width, self.height))
-        kind, _, rectangles = struct.unpack("!BBH", self.take(4))
-        assert kind == 0
-        pixels = 0
-        for _ in range(rectangles):
-            _, _, width, height, encoding = struct.unpack("!HHHHi", self.take(12))
-            assert encoding == 0
-            self.take(width * height * self.bytes_a_pixel)
-            pixels += width * height
-        return pixels
 
 
 def said(lease: Held, index: int, action: Action) -> str:

@@ -20,6 +20,7 @@ from PIL import Image
 from flywheel.actions.sendkey_verbs import read_verb
 from flywheel.envs.base import Capabilities, ObserveOptions
 from flywheel.envs.server.episodes.console_checkers import Check, decode, read_check
+from flywheel.envs.server.machines.base import view_of
 from flywheel.envs.server.machines.qemu.exchange import name_problem
 from flywheel.envs.server.machines.qemu.machine import QemuMachine
 from flywheel.envs.server.machines.qemu.options import QemuOptions
@@ -110,7 +111,7 @@ class ConsoleEpisode:
         return float(data is not None and check.holds(decode(data)))
 
     def view(self) -> int | str:
-        return "QEMU's screen server takes input too, so a virtual machine cannot be shown; look at what it records."
+        return view_of(self._machine)
 
     def recycle(self) -> None:
         self._check = None

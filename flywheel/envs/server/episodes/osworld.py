@@ -20,7 +20,7 @@ from flywheel.envs.server.episodes.osworld_guest import Guest
 from flywheel.envs.server.episodes.osworld_imports import import_desktop_env
 from flywheel.envs.server.episodes.osworld_judge import Judge
 from flywheel.envs.server.episodes.osworld_machines import make_machine
-from flywheel.envs.server.machines.base import Watchable
+from flywheel.envs.server.machines.base import view_of
 from flywheel.envs.server.places import cache_root
 from flywheel.errors import EvaluatorError, InfrastructureError, SetupError, TaskError
 from flywheel.types import Action, Answer, Code, Done, Observation, Screenshot, StepResult, Task, Wait
@@ -129,13 +129,7 @@ class OSWorldEpisode:
         return self._judge.evaluate()
 
     def view(self) -> int | str:
-        if not isinstance(self._machine, Watchable):
-            return "Desktops of this kind have no screen server that takes no input; choose the backend xvfb."
-        try:
-            self._machine.start_viewer()
-            return self._machine.endpoints().vnc
-        except InfrastructureError as error:
-            return f"The desktop cannot be shown: {error}"
+        return view_of(self._machine)
 
     def recycle(self) -> None:
         """A fresh desktop, and nothing left of the rollout's files."""

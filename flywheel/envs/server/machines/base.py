@@ -6,6 +6,8 @@ A machine knows nothing of tasks. It is driven by one thread of one worker proce
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from flywheel.errors import InfrastructureError
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
@@ -49,3 +51,14 @@ class Watchable(Protocol):
     def start_viewer(self) -> None:
         """Show the screen at `endpoints().vnc`, until `revert`, and take no input. Raises `InfrastructureError`."""
         ...
+
+
+def view_of(machine: Machine) -> int | str:
+    """Loopback port of a screen server that takes no input, or a sentence on why there is none."""
+    if not isinstance(machine, Watchable):
+        return "Desktops of this kind have no screen server that takes no input; choose the backend xvfb or qemu."
+    try:
+        machine.start_viewer()
+        return machine.endpoints().vnc
+    except InfrastructureError as error:
+        return f"The desktop cannot be shown: {error}"

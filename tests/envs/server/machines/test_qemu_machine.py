@@ -2,23 +2,28 @@
 
 import contextlib
 import hashlib
+import io
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from flywheel.envs.server.machines.base import view_of
 from flywheel.envs.server.machines.qemu.accelerator import kvm_problem
 from flywheel.envs.server.machines.qemu.machine import QemuMachine
 from flywheel.envs.server.machines.qemu.reap import reap
+from flywheel.envs.server.machines.qemu.watching import passed_on
 from flywheel.errors import ActionError, ConfigError, InfrastructureError
 from flywheel.processes import children, is_alive
 from flywheel.types import Answer, Click, Key, Type
 from tests.envs.server.machines.qemu_guests import boot_sector_image, boot_sector_options, needs_qemu, printed
+from tests.envs.server.rfb import Plain, Watched
 
 pytestmark = needs_qemu
 
@@ -283,3 +288,70 @@ def test_the_stick_carries_files_and_is_gone_after_a_revert(machine: QemuMachine
 def test_names_that_fat_cannot_hold_are_refused(machine: QemuMachine, name: str) -> None:
     with pytest.raises(InfrastructureError, match="FAT"):
         machine.exchange.insert({name: b""})
+
+
+# --- watching --------------------------------------------------------------------------------------------------------
+
+
+def test_a_watcher_sees_the_screen_and_types_nothing(machine: QemuMachine) -> None:
+    port = view_of(machine)
+    assert isinstance(port, int)
+    assert view_of(machine) == port
+    with closing(Plain(port)) as one, closing(Plain(port)) as other:
+        watchers = [Watched(one), Watched(other)]
+        printed(machine)
+        for watched in watchers:
+            assert watched.look() == watched.width * watched.height > 0
+            watched.press("a")
+            watched.point(10, 10)
+            watched.look()
+        machine.console.perform(Type("b"))
+        assert _wait_for(machine, "b") == "b"
+        machine.revert()
+        for watched in watchers:
+            with pytest.raises((AssertionError, OSError)):
+                watched.look()
+    with pytest.raises(ConnectionRefusedError):
+        Plain(port)
+    assert isinstance(view_of(machine), int)
+
+
+def test_a_machine_without_a_screen_server_says_so(tmp_path: Path) -> None:
+    made = QemuMachine(boot_sector_options(tmp_path, vnc="none"), tmp_path / "session")
+    assert "cannot be shown: this machine has no screen server" in str(view_of(made))
+
+
+HELLO, OPENED = b"RFB 003.008\n\x01\x00", b"RFB 003.008\n\x01\x01"
+"""What a page begins with, and what of it goes on."""
+
+
+@pytest.mark.parametrize(
+    ("says", "goes_on"),
+    [
+        (HELLO + b"\x04" + bytes(7) + b"\x03" + bytes(9), OPENED + b"\x03" + bytes(9)),
+        (HELLO + b"\x02\x00\x00\x02" + bytes(8) + b"\x05" + bytes(5), OPENED + b"\x02\x00\x00\x02" + bytes(8)),
+        (
+            HELLO + b"\x06" + bytes(3) + b"\xff\xff\xff\xfe" + b"ab" + b"\x00" + bytes(19),
+            OPENED + bytes(20),
+        ),
+        (HELLO + b"\xff\x00" + bytes(10) + b"\xff\x01" + bytes(10), OPENED),
+        (HELLO + b"\x06" + bytes(3) + b"\x7f\xff\xff\xff" + bytes(40), OPENED),
+        (HELLO + b"\x09" + b"\x04" + bytes(7), OPENED),
+        (b"RFB 003.003\n" + bytes(50), b""),
+        (b"RFB 003.008\n" + b"\x02" + bytes(50), b"RFB 003.008\n"),
+    ],
+    ids=["key", "pointer", "clipboard", "own", "endless", "unknown", "old", "password"],
+)
+def test_what_a_page_says_goes_on_only_where_it_asks_for_pictures(says: bytes, goes_on: bytes) -> None:
+    stream, passed = io.BytesIO(says), b""
+
+    def read(count: int) -> bytes:
+        data = stream.read(count)
+        if len(data) < count:
+            raise EOFError
+        return data
+
+    with contextlib.suppress(EOFError):
+        for message in passed_on(read):
+            passed += message
+    assert passed == goes_on

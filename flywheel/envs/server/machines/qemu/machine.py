@@ -24,6 +24,7 @@ from flywheel.envs.server.machines.qemu.options import QemuOptions
 from flywheel.envs.server.machines.qemu.qmp import Qmp, QmpError
 from flywheel.envs.server.machines.qemu.ready import server_answers, wait_until_ready
 from flywheel.envs.server.machines.qemu.tools import missing
+from flywheel.envs.server.machines.qemu.watching import Watching
 from flywheel.errors import InfrastructureError
 
 _SNAPSHOT = "clean"
@@ -46,6 +47,7 @@ class QemuMachine:
         self._parts: tuple[Console, Exchange, GuestAgent | None] | None = None
         self._has_snapshot = False
         self._vnc_password = ""
+        self._watching: Watching | None = None
 
     # --- the protocol ----------------------------------------------------------------------------
 
@@ -70,12 +72,14 @@ class QemuMachine:
                 raise
 
     def endpoints(self) -> Endpoints:
-        """0 for what the machine does not have."""
+        """0 for what the machine does not have; `vnc` is the viewer's port once there is one."""
         found = self._forwards()
-        return Endpoints("127.0.0.1", found.get(5000, 0), found.get(9222, 0), self.vnc_port(), found.get(8080, 0))
+        vnc = self.vnc_port() if self._watching is None else self._watching.port
+        return Endpoints("127.0.0.1", found.get(5000, 0), found.get(9222, 0), vnc, found.get(8080, 0))
 
     def revert(self) -> None:
         """To the snapshot, or by booting again where there is none or it does not come back well."""
+        self._end_viewer()
         if self._has_snapshot and self.health() is None:
             with contextlib.suppress(InfrastructureError):
                 self._load()
@@ -84,6 +88,7 @@ class QemuMachine:
         self.start()
 
     def stop(self) -> None:
+        self._end_viewer()
         if self._qmp is not None:
             self._qmp.close()
         if self._parts is not None and self._parts[2] is not None:
@@ -109,6 +114,18 @@ class QemuMachine:
         except InfrastructureError as error:
             return str(error)
         return None
+
+    def start_viewer(self) -> None:
+        """A port that shows the screen and takes no input (see `watching.py`)."""
+        if self._options.vnc == "none":
+            raise InfrastructureError("this machine has no screen server; leave out its option `vnc`.")
+        if self._watching is None:
+            self._watching = Watching(self.monitor.vnc_client)
+
+    def _end_viewer(self) -> None:
+        if self._watching is not None:
+            self._watching.close()
+            self._watching = None
 
     # --- what a guest without a server needs ---------------------------------------------------------
 
@@ -142,7 +159,7 @@ class QemuMachine:
 
     @property
     def vnc_password(self) -> str:
-        """Of the port; whoever has it can type, so pages that only watch must not pass keys on."""
+        """Of the port; whoever has it can type. People who watch need none."""
         return self._vnc_password
 
     # --- boot ----------------------------------------------------------------------------------------

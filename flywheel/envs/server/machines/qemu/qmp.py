@@ -8,6 +8,7 @@ import contextlib
 import itertools
 import json
 import socket
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -29,10 +30,15 @@ class Lines:
         self._name = name
         self._buffer = b""
 
-    def send(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Mapping[str, Any], descriptor: int | None = None) -> None:
+        """With a descriptor for the peer, the message has to be short: it is sent in one piece."""
+        line = json.dumps(message).encode() + b"\n"
         try:
             self._connection.settimeout(10.0)
-            self._connection.sendall(json.dumps(message).encode() + b"\n")
+            if descriptor is None:
+                self._connection.sendall(line)
+            else:
+                socket.send_fds(self._connection, [line], [descriptor])
         except OSError as error:
             raise InfrastructureError(f"{self._name} is gone ({error}); start the machine again.") from error
 
@@ -67,18 +73,32 @@ class Lines:
 
 
 class Qmp:
-    """Owns `connection`, a connected socket whose other end is QEMU's; the constructor waits for the greeting."""
+    """Owns `connection`, a connected socket whose other end is QEMU's; the constructor waits for the greeting.
+
+    Threads may share it: one command runs at a time.
+    """
 
     def __init__(self, connection: socket.socket, timeout: float = 30.0) -> None:
         self._lines = Lines(connection, "QEMU's monitor")
         self._ids = itertools.count(1)
+        self._turn = threading.Lock()
         self._lines.receive(time.monotonic() + timeout)
         self.execute("qmp_capabilities")
 
-    def execute(self, command: str, arguments: Mapping[str, Any] | None = None, timeout: float = 30.0) -> Any:
+    def execute(
+        self,
+        command: str,
+        arguments: Mapping[str, Any] | None = None,
+        timeout: float = 30.0,
+        descriptor: int | None = None,
+    ) -> Any:
         """The command's return value. Raises `QmpError` when it is refused, `InfrastructureError` when QEMU is gone."""
+        with self._turn:
+            return self._exchange(command, arguments or {}, timeout, descriptor)
+
+    def _exchange(self, command: str, arguments: Mapping[str, Any], timeout: float, descriptor: int | None) -> Any:
         number = next(self._ids)
-        self._lines.send({"execute": command, "arguments": dict(arguments or {}), "id": number})
+        self._lines.send({"execute": command, "arguments": dict(arguments), "id": number}, descriptor)
         deadline = time.monotonic() + timeout
         while True:
             message = self._lines.receive(deadline)
@@ -87,6 +107,20 @@ class Qmp:
             if "error" in message:
                 raise QmpError(f"QEMU refused {command}: {message['error'].get('desc', 'no reason given')}")
             return message["return"]
+
+    def vnc_client(self) -> socket.socket:
+        """A new connection to QEMU's VNC server that is asked for no password."""
+        ours, theirs = socket.socketpair()
+        name = f"client{next(self._ids)}"
+        try:
+            self.execute("getfd", {"fdname": name}, descriptor=theirs.fileno())
+            self.execute("add_client", {"protocol": "vnc", "fdname": name, "skipauth": True})
+        except InfrastructureError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return ours
 
     def human(self, line: str) -> str:
         """The answer of the monitor for people, which knows a few things that QMP does not."""
