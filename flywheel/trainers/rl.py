@@ -6,6 +6,7 @@ Shapes: B rollouts of an update, K trained tokens of one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,7 @@ class PolicyGradient:
         training = {id(r.sample): (r.sample, c) for r, c in pairs if self._objective.trains(r, c)}
         totals: dict[str, float] = {}
         parts = list(rows_of([sample for sample, _ in training.values()], self._pack_tokens))
-        for part, following in zip(parts, [*parts[1:], []], strict=True):
+        for part, following in pairwise([*parts, []]):
             row = self.policy.pack(part)
             self.policy.expect(following)
             loss, metrics = self._objective.loss(row, [training[id(sample)][1] for sample in part], denominators)
