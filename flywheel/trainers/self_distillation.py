@@ -27,7 +27,7 @@ from flywheel.trainers.divergences import kl_estimate
 from flywheel.trainers.grid import Grid
 from flywheel.trainers.hindsight import Hindsight, hindsight_of, with_hindsight
 from flywheel.trainers.model import PolicyModel
-from flywheel.trainers.packing import PackedRow, pack
+from flywheel.trainers.packing import PackedRow
 from flywheel.trainers.rollout import Rollout
 from flywheel.trainers.self_teacher import SelfTeacher
 from flywheel.types import TrainingSample
@@ -79,7 +79,7 @@ class SelfDistillation:
     ) -> tuple[Tensor, dict[str, float]]:
         """Raises `TrainingError` when teacher and student would not judge the same tokens."""
         sdpo, temperature, chat = self._config.sdpo, self._config.temperature, self._policy.chat
-        told = self._pack([self._conditioned[id(sample)] for sample in row.samples])
+        told = self._policy.pack([self._conditioned[id(sample)] for sample in row.samples])
         if not np.array_equal(told.targets_K, row.targets_K):
             raise TrainingError("Hindsight has changed the answers that it was put before.")
         student_KV = self._policy.distribution(row, temperature)
@@ -113,10 +113,6 @@ class SelfDistillation:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._updates = int(state["updates"])
         self._teacher.load_state_dict(state["teacher"])
-
-    def _pack(self, samples: Sequence[TrainingSample]) -> PackedRow:
-        chat = self._policy.chat
-        return pack(samples, image_id=chat.image_id, merge=chat.processor.image_processor.merge_size)
 
 
 def _kind(told: Hindsight | None) -> str:

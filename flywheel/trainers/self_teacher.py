@@ -21,7 +21,7 @@ from flywheel.config import RlConfig
 from flywheel.trainers.distillation import ema
 from flywheel.trainers.model import PolicyModel
 from flywheel.trainers.optimisation import Optimisation, constant
-from flywheel.trainers.packing import PackedRow, pack, rows_of
+from flywheel.trainers.packing import PackedRow, rows_of
 from flywheel.types import TrainingSample
 
 READING_TOKENS = 8192
@@ -63,7 +63,7 @@ class SelfTeacher:
             own = lessons[part :: self._config.sdpo.reading_steps]
             tokens = sum(int(lesson.train_mask.sum()) for lesson in own)
             for documents in rows_of(own, READING_TOKENS):
-                logp_K = self._own.logprobs(self._pack(documents), self._config.temperature)
+                logp_K = self._own.logprobs(self._own.pack(documents), self._config.temperature)
                 self._practice.backward(-logp_K.sum() / tokens)
             self._practice.step()
         with torch.no_grad():
@@ -109,7 +109,3 @@ class SelfTeacher:
             schedule=constant,
             grad_clip=self._config.grad_clip,
         )
-
-    def _pack(self, samples: Sequence[TrainingSample]) -> PackedRow:
-        chat = self._own.chat
-        return pack(samples, image_id=chat.image_id, merge=chat.processor.image_processor.merge_size)
