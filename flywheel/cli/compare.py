@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flywheel.cli.options import EMBEDDED, JsonPath, Profile, Settings, configure
-from flywheel.cli.output import check_writable, out, rate, show_table, write_json
+from flywheel.cli.output import check_writable, rate, show_table, write_json
 
 if TYPE_CHECKING:
     from flywheel.cli.stages import Stages
     from flywheel.config import Config
+    from flywheel.evaluation.plots import Rates
     from flywheel.evaluation.report import Comparison
-    from flywheel.evaluation.side_by_side import Run, Standing
+    from flywheel.evaluation.side_by_side import Run, Standing, Table
     from flywheel.types import EvalReport, PolicyRef
 
 INDIFFERENT: dict[str, Any] = {
@@ -33,7 +34,6 @@ INDIFFERENT: dict[str, Any] = {
     "rollout": {"workers"},
 }
 """Settings that do not decide what a run comes to."""
-TITLES = ("algorithm", "seeds", "success", "gain", "hardest family", "gain there", "p")
 
 
 def compare_algorithms(
@@ -94,12 +94,12 @@ def compare_algorithms(
         runs = [_run(run.of(cell.config), cell, start) for cell in cells]
         tasks = _tasks_of(run.tasks("heldout"), hardest_family(before))
     found = standings(before, runs, tasks)
-    rows = _rows(before, found)
-    show_table(TITLES, rows)
+    tables = _tables(before, found)
+    for titles, rows in tables:
+        show_table(titles, rows)
     write_json(json, side_by_side_json(before, runs, found))
     if html is not None:
-        html.write_text(side_by_side_page(before, runs, found, TITLES, rows), encoding="utf-8")
-        out().print(f"{html}", markup=False)
+        html.write_text(side_by_side_page(before, runs, found, tables), encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,26 +209,24 @@ def _tasks_of(file: str, family: str) -> frozenset[str]:
     )
 
 
-def _rows(start: "EvalReport", found: Sequence["Standing"]) -> list[tuple[str, ...]]:
-    from flywheel.evaluation.side_by_side import START, hardest_family, rates_of
+def _tables(start: "EvalReport", found: Sequence["Standing"]) -> "list[Table]":
+    """Success in all, and in the hardest family."""
+    from flywheel.evaluation.side_by_side import hardest_family, rates_of
 
     family = hardest_family(start)
-    rows: list[tuple[str, ...]] = [
-        (START, "", rate(rates_of(start)), "", f"{family} {rate(start.by_family[family])}", "", "")
+    total = [(one.name, len(one.seeds), one.total, one.gain) for one in found]
+    hardest = [(one.name, len(one.seeds), one.family, one.family_gain) for one in found]
+    return [
+        _table("all tasks", rates_of(start), total),
+        _table(f"{family}, the hardest", start.by_family[family], hardest),
     ]
-    for standing in found:
-        rows.append(
-            (
-                standing.name,
-                str(len(standing.seeds)),
-                rate(standing.total),
-                _points(standing.gain),
-                rate(standing.family),
-                _points(standing.family_gain),
-                f"{standing.family_gain.p_value:.3f}",
-            )
-        )
-    return rows
+
+
+def _table(scope: str, start: "Rates", lines: "Sequence[tuple[str, int, Rates, Comparison]]") -> "Table":
+    from flywheel.evaluation.side_by_side import START
+
+    rows = [(name, str(seeds), rate(rates), _points(gain), f"{gain.p_value:.3f}") for name, seeds, rates, gain in lines]
+    return (scope, "seeds", "success, 95% interval", "gain, points", "p"), [(START, "", rate(start), "", ""), *rows]
 
 
 def _points(gain: "Comparison") -> str:

@@ -15,6 +15,8 @@ from flywheel.evaluation.report import Comparison, compare, pool, to_json
 from flywheel.types import EvalReport
 
 START = "start"
+Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
+"""Titles and rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +90,9 @@ def side_by_side_json(start: EvalReport, runs: Sequence[Run], found: Sequence[St
 
 
 def side_by_side_page(
-    start: EvalReport,
-    runs: Sequence[Run],
-    found: Sequence[Standing],
-    titles: Sequence[str],
-    rows: Sequence[Sequence[str]],
+    start: EvalReport, runs: Sequence[Run], found: Sequence[Standing], tables: Sequence[Table]
 ) -> str:
-    """A self-contained HTML page: the table as it was printed, held-out success as bars, training as curves."""
+    """A self-contained HTML page: tables as they were printed, held-out success as bars, training as curves."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     family = hardest_family(start)
@@ -111,7 +109,6 @@ def side_by_side_page(
     return environment.get_template("side_by_side.html.jinja").render(
         policy=start.policy.version,
         family=family,
-        titles=titles,
-        rows=rows,
+        tables=tables,
         pictures=[(caption, base64.b64encode(png).decode()) for caption, png in pictures],
     )

@@ -35,7 +35,8 @@ def test_cells_are_made_once_and_shown_side_by_side(compare: Flywheel, tmp_path:
     assert content["start"]["episodes"] == 6
     assert content["hardest_family"] in content["start"]["by_family"]
     assert [row["name"] for row in content["algorithms"]] == ["gspo", "sdpo"]
-    assert "hardest family" in ran.out
+    assert "all tasks" in ran.out
+    assert f"{content['hardest_family']}, the hardest" in ran.out
     assert page.read_text().count("data:image/png") == 2
     experiments = {path.name for path in tmp_path.glob("experiments/*")}
     assert sorted(name.rsplit("-", 1)[0] for name in experiments) == [

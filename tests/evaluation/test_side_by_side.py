@@ -67,7 +67,7 @@ def test_runs_stand_together_by_algorithm_and_against_the_start() -> None:
 
 def test_the_page_holds_the_table_and_two_pictures_and_needs_nothing_else() -> None:
     found = standings(START, RUNS, MENU)
-    page = side_by_side_page(START, RUNS, found, ("algorithm", "gain"), [("<gspo>", "+50.0")])
+    page = side_by_side_page(START, RUNS, found, [(("all tasks", "gain"), [("<gspo>", "+50.0")])])
     assert "&lt;gspo&gt;" in page
     assert "+50.0" in page
     assert page.count("data:image/png;base64,iVBOR") == 2

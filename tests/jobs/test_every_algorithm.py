@@ -11,7 +11,7 @@ from flywheel.trainers.algorithms import ALGORITHMS
 from tests.school import School
 from tests.tiny import Notes
 
-SMALL = ("rl.steps=1", "rl.prompts=2", "rl.group=6", "rl.value_pretraining=0")
+SMALL = ("rl.steps=1", "rl.prompts=2", "rl.group=6", "rl.value_pretraining=0", "rl.sdpo.reading_updates=0")
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
