@@ -141,7 +141,7 @@ class RolloutConfig(Section):
 
 
 class HostedConfig(Section):
-    """A model behind the OpenAI chat-completions protocol: teacher (`flywheel.bootstrap: hosted`)."""
+    """A model behind the OpenAI protocol: teacher (`flywheel.bootstrap: hosted`) and outcome judge."""
 
     url: str = Field("http://127.0.0.1:30000/v1", description="address of the protocol, up to `/v1`")
     model: str = Field("default", description="name that the server knows the model by; also its policy version")
@@ -150,6 +150,16 @@ class HostedConfig(Section):
     timeout: float = Field(120.0, description="seconds that one answer may take")
     patience: float = Field(300.0, description="seconds for which a busy server is asked again")
     concurrency: int = Field(8, description="episodes at once")
+
+
+class JudgeConfig(Section):
+    """Verdicts of the hosted model on episodes of tasks that have no evaluator."""
+
+    enabled: bool = Field(False, description="have such episodes judged, and learn from those that are accepted")
+    votes: int = Field(3, ge=1, description="answers to one question")
+    accept: float = Field(0.6, ge=0, le=1, description="share of votes for success from which an episode is accepted")
+    screenshots: int = Field(3, ge=1, description="last screenshots that the judge is shown")
+    temperature: float = Field(0.7, ge=0, description="sampling temperature of the votes")
 
 
 class FlywheelConfig(Section):
@@ -322,6 +332,7 @@ class Config(Section):
     sft: SftConfig = SftConfig()
     rollout: RolloutConfig = RolloutConfig()
     hosted: HostedConfig = HostedConfig()
+    judge: JudgeConfig = JudgeConfig()
     flywheel: FlywheelConfig = FlywheelConfig()
     rl: RlConfig = RlConfig()
     eval: EvalConfig = EvalConfig()

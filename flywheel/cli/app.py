@@ -18,6 +18,7 @@ from flywheel.cli.desktops import desktops
 from flywheel.cli.dev import dev
 from flywheel.cli.doctor import doctor
 from flywheel.cli.evaluate import evaluate
+from flywheel.cli.judge import judge
 from flywheel.cli.make import base, demonstrations, rollout, sft_set
 from flywheel.cli.query import gc, show, sql, trajectories
 from flywheel.cli.tasks import tasks
@@ -34,7 +35,7 @@ app = typer.Typer(
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Start here": (demo, dev, doctor),
     "Stages": (base, demonstrations, rollout, sft_set),
-    "Trajectories": (sql, trajectories, show, gc),
+    "Trajectories": (sql, trajectories, show, judge, gc),
 }
 for panel, commands in PANELS.items():
     for command in commands:

@@ -32,13 +32,12 @@ def score(trajectory: Trajectory, config: Config, max_turns: int) -> Trajectory:
 
 
 def outcome_of(trajectory: Trajectory) -> Outcome:
-    """What is left of a trajectory in a report."""
+    """What is left of a trajectory in a report; without an evaluator nothing is known about success."""
     task = trajectory.task
+    failure = trajectory.failure or (None if task.evaluator else "evaluator")
     return Outcome(
         id=trajectory.id,
-        result=EpisodeResult(
-            task.id, task.family, task.level, task.infeasible, trajectory.task_reward, trajectory.failure
-        ),
+        result=EpisodeResult(task.id, task.family, task.level, task.infeasible, trajectory.task_reward, failure),
         turns=len(trajectory.turns),
         tokens=sum(len(turn.completion_ids) for turn in trajectory.turns),
         reward_terms=dict(trajectory.reward_terms),
@@ -67,6 +66,6 @@ def examples(outcomes: Sequence[Outcome]) -> dict[str, str | None]:
 
 def mean_terms(outcomes: Sequence[Outcome]) -> dict[str, float]:
     """Mean of each reward term over the judged episodes."""
-    names = sorted({name for outcome in outcomes for name in outcome.reward_terms})
-    judged = [outcome for outcome in outcomes if outcome.reward_terms]
+    judged = [outcome for outcome in outcomes if outcome.reward_terms and outcome.result.reward is not None]
+    names = sorted({name for outcome in judged for name in outcome.reward_terms})
     return {name: float(np.mean([outcome.reward_terms.get(name, 0.0) for outcome in judged])) for name in names}

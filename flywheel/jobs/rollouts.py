@@ -11,11 +11,14 @@ import numpy as np
 
 from flywheel.config import Config
 from flywheel.envs.simulated.tasks import load_tasks
+from flywheel.errors import DataError
 from flywheel.jobs.base import Progress
-from flywheel.jobs.outcomes import Outcome, examples, mean_terms, outcome_of, report_of, score
+from flywheel.jobs.judging import by_evaluator, digest_of, judged
+from flywheel.jobs.outcomes import Outcome, examples, mean_terms, report_of, score
 from flywheel.jobs.pool import RolloutPool, begun
 from flywheel.jobs.teachers import bootstrap
 from flywheel.rollout.groups import plan
+from flywheel.rollout.judge import TERM
 from flywheel.seeds import derive_seed
 from flywheel.store.opening import open_store
 from flywheel.store.store import TrajectoryStore
@@ -40,21 +43,25 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
         iteration=args["iteration"],
         seed=args["seed"],
     )
+    certain, open_ended = by_evaluator(specs, config.judge)
+    if not certain:
+        raise DataError("None of the tasks has an evaluator, so success could not be measured; add some that have one.")
     store = open_store(config)
     finish = partial(score, config=config, max_turns=max_turns)
     with begun(store, partition, config.experiment) as publication:
-        with RolloutPool(config, policy, finish=finish, digest=outcome_of) as pool:
+        with RolloutPool(config, policy, finish=finish, digest=partial(digest_of, config.judge)) as pool:
             clock = time.perf_counter()
             outcomes = pool.play(
-                specs,
+                certain,
                 publication=publication,
                 on_done=lambda count: progress.advance(count, len(specs), "episodes"),
             )
+            outcomes += judged(config, store, pool.play(open_ended), publication)
             seconds = time.perf_counter() - clock
         # Before the seal: its catalog has threads, which a teacher's fork would not survive.
         taught = _taught(config, store, chosen, args, outcomes)
         store.seal(partition, publication.attempt, len(specs), config.experiment)
-    report = report_of(outcomes, policy, "train", args["seed"], seconds)
+    report = report_of(outcomes[: len(certain)], policy, "train", args["seed"], seconds)
     progress.log(f"{partition}: {report.solved} of {report.episodes} solved, {report.steps_per_second:.0f} steps/s.")
     if taught:
         progress.log(f"{taught['policy']} was called: {taught['solved']} of {taught['episodes']} solved.")
@@ -69,6 +76,7 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
         "steps": sum(outcome.turns for outcome in outcomes),
         "reward_terms": mean_terms(outcomes),
         "teacher": taught,
+        "verdicts": sum(TERM in outcome.reward_terms for outcome in outcomes),
         **examples(outcomes),
         "seconds": time.perf_counter() - started,
     }

@@ -13,6 +13,7 @@ from flywheel.config import Config
 from flywheel.datasets.sets import keep_per_task, row_of, save_set, size_of
 from flywheel.errors import DataError
 from flywheel.jobs.base import Progress
+from flywheel.rollout.judge import accepted
 from flywheel.store.opening import open_store
 from flywheel.store.store import TrajectoryStore
 from flywheel.types import Trajectory
@@ -49,6 +50,7 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
         "turns": sum(len(trajectory.turns) for trajectory in kept),
         "tokens": sum(len(turn.completion_ids) for trajectory in kept for turn in trajectory.turns),
         "by_iteration": dict(sorted(Counter(iteration_name(t.iteration) for t in kept).items())),
+        "by_judge": sum(accepted(t, config.judge) for t in kept),
         "by_policy": dict(sorted(Counter(t.policy.version for t in kept).items())),
         "by_family": dict(sorted(Counter(t.task.family for t in kept).items())),
         "seconds": time.perf_counter() - started,
@@ -73,5 +75,7 @@ def _of(config: Config, store: TrajectoryStore, iteration: int) -> list[Trajecto
 
 
 def _kept(config: Config, store: TrajectoryStore, partition: str) -> list[Trajectory]:
-    found = store.iter(partition, experiment=config.experiment, success=True)
-    return [trajectory for trajectory in found if (trajectory.task_reward or 0.0) >= config.flywheel.success_threshold]
+    """By the evaluator's verdict; where a task has none and the judge is enabled, by its votes."""
+    found = store.iter(partition, experiment=config.experiment, success=None if config.judge.enabled else True)
+    threshold = config.flywheel.success_threshold
+    return [one for one in found if (one.task_reward or 0.0) >= threshold or accepted(one, config.judge)]

@@ -63,7 +63,7 @@ async def run_episode(env: Env, agent: Agent, space: ActionSpace, spec: EpisodeS
         observation = await env.reset(spec.task)
         session = await agent.open(spec.task, spec.sampling)
         await _play(env, session, space, spec, observation, course)
-        course.reward = await env.evaluate()
+        course.reward = await env.evaluate() if spec.task.evaluator else None
     except (EnvError, AgentError) as error:
         course.failure, course.error, course.stop = cast(FailureKind, error.kind), str(error), "error"
     finally:
