@@ -224,6 +224,7 @@ class GuardsConfig(Section):
     truncated: float = Field(0.2, description="share of episodes without an end, above which turns are capped")
     unparsed: float = Field(0.1, description="share of unreadable turns, above which a round of SFT follows")
     repeated: float = Field(0.1, description="share of turns that repeat the one before, above which the run pauses")
+    rise: float = Field(1.5, ge=0, description="those three shares count only above so many times their start")
     shaping_gain: float = Field(0.05, description="rise of shaped over task reward, above which shaping is halved")
     shaping_evaluations: int = Field(5, ge=2, description="evaluations over which that rise is taken")
     env_errors: float = Field(0.05, description="share of episodes lost to the environment, above which it warns")

@@ -184,7 +184,7 @@ class _Loop:
             "rollout_seconds": rollout_seconds,
             "update_seconds": time.perf_counter() - clock - rollout_seconds,
         }
-        return batch, metrics | self.guarding.judge(batch.played, metrics)
+        return batch, metrics | self.guarding.judge(batch.played, batch.rollouts_B, metrics)
 
     def _trained(self, batch: _Batch) -> tuple[list[Rollout], list[Credit]]:
         """All of a batch; where groups without spread are replaced, what is left without them."""

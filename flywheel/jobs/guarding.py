@@ -10,6 +10,7 @@ from flywheel.jobs.guard_memory import Memory
 from flywheel.jobs.reactions import Reactions
 from flywheel.trainers.guards import Finding
 from flywheel.trainers.rl import PolicyGradient
+from flywheel.trainers.rollout import Rollout
 from flywheel.types import Trajectory
 
 
@@ -38,12 +39,21 @@ class Guarding:
         if self.enabled and not self.trainer.updates:
             self.save()
 
-    def judge(self, played: Sequence[Trajectory], metrics: Mapping[str, float]) -> dict[str, float]:
-        """Further figures of an update; what they mean is kept for `react`."""
+    def judge(
+        self, played: Sequence[Trajectory], rollouts: Sequence[Rollout], metrics: Mapping[str, float]
+    ) -> dict[str, float]:
+        """Further figures of an update; what they mean is kept for `react`.
+
+        Args:
+            played: every episode of the update.
+            rollouts: what was trained on.
+        """
         memory = self.memory
         figures = behaviour(played) | memory.gradients.take()
-        if memory.evaluations.add(metrics["success"], figures["shaped_reward"]):
+        if memory.evaluations.add(metrics["success"], figures["shaped_reward"]) and self.enabled:
             figures["shaping_gain"] = memory.evaluations.shaping_gain
+            if "ref_kl" not in metrics:
+                figures["ref_kl"] = self.trainer.drift(rollouts, self.reactions.start)
         self._findings = memory.guards.judge({**metrics, **figures})
         levels = [finding.level for finding in self._findings]
         return figures | {"guards_warned": float(levels.count("warn")), "guards_reacted": float(levels.count("react"))}

@@ -138,7 +138,7 @@ class Reactions:
 
     def move_reference(self, _: Sequence[Trajectory]) -> str | None:
         """Only where evaluation confirms a gain; a policy that got worse is held where it was."""
-        if not self.memory.evaluations.gained:
+        if not (self.trainer.config.kl and self.memory.evaluations.gained):
             return None
         self.trainer.move_reference()
         return "the reference is the policy as it is now"

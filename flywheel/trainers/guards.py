@@ -36,7 +36,8 @@ class Guard:
         warn, react: thresholds; None where that level does not exist.
         on_warn, on_react: what is asked for at each level.
         updates: the figure is its mean over so many updates.
-        relative: to its mean over the first `updates` updates.
+        relative: to its start, which is its mean over the first `updates` updates.
+        rise: thresholds are at least so many times the start: what a policy came with is not what training did to it.
         patience: updates in a row beyond `react` before it asks for anything.
         advice: what a person can do when the run pauses for it.
     """
@@ -50,18 +51,20 @@ class Guard:
     on_react: tuple[Reaction, ...] = ()
     updates: int = 1
     relative: bool = False
+    rise: float = 0.0
     patience: int = 1
     advice: str = ""
 
-    def level(self, value: float) -> Level:
+    def level(self, value: float, start: float) -> Level:
         """A figure that is no number is as bad as can be."""
-        if self._beyond(value, self.react):
+        if self._beyond(value, self.react, start):
             return "react"
-        return "warn" if self._beyond(value, self.warn) else "ok"
+        return "warn" if self._beyond(value, self.warn, start) else "ok"
 
-    def _beyond(self, value: float, threshold: float | None) -> bool:
+    def _beyond(self, value: float, threshold: float | None, start: float) -> bool:
         if threshold is None:
             return False
+        threshold = max(threshold, self.rise * start) if self.rise else threshold
         return math.isnan(value) or (value > threshold if self.bad == "above" else value < threshold)
 
     def worse(self, one: float, other: float) -> float:
@@ -96,9 +99,9 @@ def guards_of(c: GuardsConfig) -> tuple[Guard, ...]:
         Guard("ref_kl", "ref_kl", "above", c.ref_kl_warn, c.ref_kl_react, ("double_kl",), ("move_reference",)),
         Guard("mismatch", "mean_abs_dlogp", "above", c.mismatch_warn, c.mismatch_react, ("correct",), ("pause",),
               advice="check that the engine has the trainer's weights, temperature and dtype (flywheel doctor)"),
-        Guard("truncated", "truncated", "above", None, c.truncated, (), ("cap_turns",), updates=c.window),
-        Guard("unparsed", "unparsed", "above", None, c.unparsed, (), ("sft_round",), updates=c.window),
-        Guard("repeated", "repeated", "above", None, c.repeated, (), ("pause",), updates=c.window,
+        Guard("truncated", "truncated", "above", None, c.truncated, (), ("cap_turns",), updates=c.window, rise=c.rise),
+        Guard("unparsed", "unparsed", "above", None, c.unparsed, (), ("sft_round",), updates=c.window, rise=c.rise),
+        Guard("repeated", "repeated", "above", None, c.repeated, (), ("pause",), updates=c.window, rise=c.rise,
               advice="train longer by supervision first"),
         Guard("shaping", "shaping_gain", "above", None, c.shaping_gain, (), ("cut_shaping",)),
         Guard("env_errors", "env_errors", "above", c.env_errors, None, ("exclude_rows",)),
@@ -107,7 +110,7 @@ def guards_of(c: GuardsConfig) -> tuple[Guard, ...]:
 
 @dataclass(slots=True)
 class Record:
-    """What one guard has seen; `recent` are raw figures, `start` their first mean where it is relative."""
+    """What one guard has seen; `recent` are raw figures, `start` their first mean."""
 
     recent: list[float] = field(default_factory=list)
     start: float | None = None
@@ -151,7 +154,7 @@ class Guards:
             return None
         record.last = value
         record.worst = value if record.worst is None else guard.worse(record.worst, value)
-        level = guard.level(value)
+        level = guard.level(value, record.start or 0.0)
         record.warned += level == "warn"
         record.streak = record.streak + 1 if level == "react" else 0
         if level == "ok":
@@ -186,8 +189,8 @@ def _smoothed(guard: Guard, record: Record, raw: float) -> float | None:
     if len(record.recent) < guard.updates:
         return None
     mean = math.fsum(record.recent) / len(record.recent)
-    if not guard.relative:
-        return mean
     if record.start is None:
         record.start = mean
+    if not guard.relative:
+        return mean
     return mean / record.start if record.start else 1.0

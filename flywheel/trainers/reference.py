@@ -3,8 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from flywheel.trainers.divergences import kl_estimate
 from flywheel.trainers.model import PolicyModel
 from flywheel.trainers.packing import PackedRow
 
@@ -47,3 +49,10 @@ class Reference:
             self.move()
             assert self._held is not None
             self._held.model.load_state_dict(state)
+
+
+@torch.no_grad()
+def drift(policy: PolicyModel, start: PolicyModel, row: PackedRow, temperature: float) -> float:
+    """k3 (nats a token) of the policy to the one that training started from, on one row that it sampled itself."""
+    logp_K, start_logp_K = (one.logprobs(row, temperature) for one in (policy, start))
+    return float(kl_estimate(logp_K, start_logp_K, "k3").mean())

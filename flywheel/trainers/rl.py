@@ -25,6 +25,7 @@ from flywheel.trainers.model import PolicyModel
 from flywheel.trainers.objectives import OBJECTIVES
 from flywheel.trainers.optimisation import Optimisation, constant
 from flywheel.trainers.packing import rows_of
+from flywheel.trainers.reference import drift
 from flywheel.trainers.replayed import corrected
 from flywheel.trainers.rollout import Rollout
 from flywheel.trainers.scoring import Score, score
@@ -101,6 +102,12 @@ class PolicyGradient:
     def move_reference(self) -> None:
         """Measure KL against the policy as it is now, from here on."""
         self._objective.move_reference()
+
+    def drift(self, rollouts: Sequence[Rollout], start: Callable[[], PolicyModel]) -> float:
+        """k3 (nats a token) to the policy that training started from, on one rollout of every other group, one row."""
+        some = [rollout.sample for rollout in rollouts[:: 2 * self.config.group]]
+        row = self.policy.pack(next(rows_of(some, self._pack_tokens)))
+        return drift(self.policy, start(), row, self.config.temperature)
 
     def credit(self, rollouts: Sequence[Rollout]) -> list[Credit]:
         """What each rollout is to teach: one advantage a trained token, exactly 0 in groups without spread."""

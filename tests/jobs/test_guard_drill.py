@@ -37,7 +37,7 @@ QUIET = {**dict.fromkeys(LOW, -1.0), **dict.fromkeys(HIGH, NEVER)}
 
 def drill(school: School, home: Path, *settings: str, **thresholds: float) -> Config:
     """Three updates in a home of their own; only these guards can speak, and at once."""
-    values = {**QUIET, "window": 1, "entropulse_steps": 2, **thresholds}
+    values = {**QUIET, "window": 1, "rise": 0.0, "entropulse_steps": 2, **thresholds}
     return school.config(home, *(f"rl.guards.{name}={value}" for name, value in values.items()), *settings)
 
 
@@ -106,7 +106,7 @@ def test_falling_entropy_halves_the_rate_raises_the_clip_and_adds_kl(
     assert notes.curve[1]["lr"] == config.rl.lr
     assert notes.curve[2]["lr"] == config.rl.lr / 2
     assert notes.curve[2]["ref_kl"] > 0, "measured against the policy of the start"
-    assert "ref_kl" not in notes.curve[1]
+    assert result["reactions"][1]["did"] == "the KL coefficient is 0.001"
     assert any("entropy is" in line and "the learning rate is" in line for line in notes.lines)
 
 
@@ -243,6 +243,16 @@ def test_kl_that_grows_doubles_its_coefficient_and_moves_the_reference_only_afte
         result, notes = play(school, config)
         assert reactions(result) == expected
         assert (notes.curve[2]["ref_kl"] == 0.0) == gained
+
+
+def test_drift_from_the_start_is_measured_without_a_kl_term(school: School, tmp_path: Path) -> None:
+    """At each evaluation; with nothing to double and nothing to move, it only warns."""
+    config = drill(school, tmp_path, "rl.guards.window=2", "rl.steps=4", ref_kl_warn=1e-9, ref_kl_react=2e-9)
+    result, notes = play(school, config)
+    assert ["ref_kl" in point for point in notes.curve] == [False, True, False, True]
+    assert min(notes.curve[1]["ref_kl"], notes.curve[3]["ref_kl"]) > 0
+    assert reactions(result) == []
+    assert next(row for row in result["guards"] if row["guard"] == "ref_kl")["reacted"] == 2
 
 
 def test_long_episodes_are_capped_and_unreadable_answers_bring_a_round_of_sft(

@@ -9,8 +9,8 @@ from flywheel.config import GuardsConfig
 from flywheel.trainers.gradients import GradientWatch
 from flywheel.trainers.guards import Finding, Guards, guards_of
 
-CONFIG = GuardsConfig(window=1)
-SMOOTH = GuardsConfig(window=3)
+CONFIG = GuardsConfig(window=1, rise=0)
+SMOOTH = GuardsConfig(window=3, rise=0)
 
 
 def guards(config: GuardsConfig = CONFIG) -> Guards:
@@ -91,6 +91,16 @@ def test_a_noisy_figure_is_averaged_and_compared_with_its_own_start() -> None:
     assert found[0].value == pytest.approx(0.15)
     assert "entropy_collapse" not in told(found)
     assert str(found[0]) == "entropy is 0.15, below 0.3"
+
+
+def test_what_a_policy_came_with_is_not_what_training_did_to_it() -> None:
+    """A weak start repeats itself and cannot be read; only a rise by half is held against training."""
+    made = guards(GuardsConfig(window=2, rise=1.5))
+    for value in (0.12, 0.16, 0.2, 0.2):
+        assert made.judge({"repeated": value, "unparsed": value}) == []
+    assert set(told(seen(made, "repeated", 0.22, 0.22))) == {"repeated"}
+    sound = guards(GuardsConfig(window=2, rise=1.5))
+    assert told(seen(sound, "unparsed", 0.0, 0.01, 0.12, 0.12)) == {"unparsed": ("react", ("sft_round",))}
 
 
 def test_after_a_reaction_a_guard_counts_afresh() -> None:
