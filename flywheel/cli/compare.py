@@ -34,6 +34,8 @@ INDIFFERENT: dict[str, Any] = {
     "rollout": {"workers"},
 }
 """Settings that do not decide what a run comes to."""
+ALONE = "rl.guards.enabled=false"
+"""Before all other settings."""
 
 
 def compare_algorithms(
@@ -68,13 +70,15 @@ def compare_algorithms(
 ) -> None:
     """Train with several algorithms from one policy, evaluate each on held-out tasks, and compare them with the start.
 
+    Guards are off unless a setting turns them on: their rounds of SFT and pauses are no algorithm's own.
+
     What is finished is kept: a comparison that was stopped, or that gains an algorithm or a seed, goes on where it was.
     """
     from flywheel.cli.stages import stages
     from flywheel.evaluation.side_by_side import START, hardest_family, side_by_side_json, side_by_side_page, standings
 
     short = {"rl.families": families and f"[{families}]", "rl.steps": steps}
-    common = [*(settings or ()), *(f"{key}={value}" for key, value in short.items() if value is not None)]
+    common = [ALONE, *(settings or ()), *(f"{key}={value}" for key, value in short.items() if value is not None)]
     config = configure(profile, common)
     check_writable(json)
     check_writable(html)

@@ -44,6 +44,8 @@ def test_cells_are_made_once_and_shown_side_by_side(compare: Flywheel, tmp_path:
         "default-sdpo-0",
         "default-start",
     ]
+    specs = [json.loads(path.read_text()) for path in tmp_path.glob("experiments/*/runs/grpo-*/spec.json")]
+    assert [spec["config"]["rl"]["guards"]["enabled"] for spec in specs] == [False, False]
     before = trained(tmp_path)
     again = compare("--algorithms", "gspo,sdpo", "--seeds", "0", "--only", "sdpo:rl.lr=1e-4")
     assert again.code == 0, again.err
