@@ -1,7 +1,7 @@
 """Entropulse: a short round of supervised fine-tuning on pooled successes, which gives entropy back.
 
 Keeps: successes of all policies so far, at most a few a task, plain SFT for a few steps, then policy gradient goes on.
-Drops: the fixed alternation of the two; a guard decides when. Source: ComputerRL, arXiv:2508.14040, section 3.3.
+Drops: the fixed alternation of the two; a guard decides when. Source: ComputerRL, arXiv:2508.14040.
 """
 
 from collections import defaultdict

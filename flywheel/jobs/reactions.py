@@ -51,7 +51,8 @@ class Reactions:
         Args:
             judged: the episodes of the update.
         """
-        self.adjusted.resample = any("resample" in finding.asks for finding in findings)
+        if not any("resample" in finding.asks for finding in findings):
+            self.adjusted.resample = False
         pausing = []
         for reaction in ORDER:
             asking = [finding for finding in findings if reaction in finding.asks]
@@ -89,7 +90,11 @@ class Reactions:
     def exclude_rows(self, _: Sequence[Trajectory]) -> str:
         return "episodes that the environment lost were left out"
 
-    def resample(self, _: Sequence[Trajectory]) -> str:
+    def resample(self, _: Sequence[Trajectory]) -> str | None:
+        """From here on, until the share falls."""
+        if self.adjusted.resample:
+            return None
+        self.adjusted.resample = True
         return "more groups are played in place of those without spread"
 
     def correct(self, _: Sequence[Trajectory]) -> str | None:
