@@ -43,7 +43,8 @@ def trajectories(
         "seed": derive_seed(workspace.config.seed, "rollouts", iteration),
     }
     run = jobs.run(context, "rollouts", partition, args)
-    metadata = {**show.success(run.result), **show.reward_terms(run.result), **show.sql(partition), **show.stage(run)}
+    metadata = {**show.success(run.result), **show.reward_terms(run.result), **show.teacher(run.result)}
+    metadata |= {**show.sql(partition), **show.stage(run)}
     metadata |= show.films(store, workspace.config.experiment, run.result)
     version = dg.DataVersion(f"{partition}/{run.result['attempt']}")
     return dg.MaterializeResult(metadata=metadata, data_version=version)

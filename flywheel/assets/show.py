@@ -84,6 +84,12 @@ def success(result: Mapping[str, Any]) -> Metadata:
     return metadata
 
 
+def teacher(result: Mapping[str, Any]) -> Metadata:
+    """Who was called because the student solved too little, and what came of it; empty where nobody was."""
+    called = result.get("teacher") or {}
+    return {f"teacher/{name}": value for name, value in called.items()}
+
+
 def reward_terms(result: Mapping[str, Any]) -> Metadata:
     """The mean of each term, one number each."""
     return {f"reward/{name}": float(value) for name, value in result.get("reward_terms", {}).items()}
