@@ -124,7 +124,8 @@ def test_a_guest_server_is_waited_for_and_still_answers_after_a_revert(tmp_path:
         assert server_answers(machine.endpoints().server, "/platform")
         machine.revert()
         assert machine.health() is None
-    _as_root(machine, "killall httpd")
+    _as_root(machine, f"killall httpd; {_SAY_OVER}")
+    _wait_until_over(machine)
     assert "does not answer" in (machine.health() or "")
     machine.revert()
     assert machine.health() is None
