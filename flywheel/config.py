@@ -265,8 +265,8 @@ class RlConfig(Section):
     )
     correction_low: float | None = Field(None, description="its lower bound on the ratio; empty takes its own")
     correction_high: float | None = Field(None, description="its upper bound on the ratio; empty takes its own")
-    critic_lr: float = Field(1e-2, description="learning rate of a critic's head")
-    critic_steps: int = Field(20, description="full-batch steps of a critic's head in an update")
+    critic_lr: float = Field(3e-3, description="learning rate of a critic's head")
+    critic_steps: int = Field(60, description="full-batch steps of a critic's head in an update")
     value_pretraining: int = Field(
         10, description="most updates in which a critic that is pre-trained learns alone, the policy frozen"
     )

@@ -77,10 +77,11 @@ _SEQUENCE = partial(clip_loss, level="sequence")
 
 TABLE = (
     Algorithm(
-        "ppo", actor_critic, _PPO, "token-mean", 0.2, 0.2, frozenset(),
+        "ppo", partial(actor_critic, lam=1.0), _PPO, "token-mean", 0.2, 0.2, frozenset(),
         unit="token", critic="value",
-        keeps="clipped surrogate, GAE (lambda .95, no discount), whitened advantages, clipped value loss",
-        drops="a backbone of the critic's own: a linear head reads the policy's hidden states, without gradient",
+        keeps="clipped surrogate, GAE, whitened advantages, clipped value loss",
+        drops="lambda .95 and a discount, which over tokens hide the outcome from all but the last turn: both are 1; "
+        "a backbone of the critic's own: a linear head reads the policy's hidden states, without gradient",
         source="arXiv:1707.06347, arXiv:1506.02438",
     ),
     Algorithm(

@@ -5,6 +5,10 @@ is at least .3 and flat (VAPO arXiv:2504.05118, UI-TARS-2 arXiv:2509.02544), Web
 more doubtful one counts (arXiv:2411.02337). Drops: a backbone of the critic's own. The head reads hidden states without
 sending a gradient into them, so that fitting it costs no pass through the model and cannot pull the policy.
 
+Limit: a head knows what the last hidden state says. On the embedded profile's 96 numbers a ridge regression over 450
+trajectories explains .12 of the variance of others' outcomes, a head after five updates .10: there pre-training ends by
+its limit.
+
 Legend: N positions (of all rollouts) whose hidden state is read, D hidden size. A state predicts a trained token, so it
 knows everything before that token and not the token.
 """
