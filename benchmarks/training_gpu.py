@@ -1,6 +1,7 @@
 """Trained turns a second at full size: the trainer as it runs, against one padded sequence a turn, in the same process.
 
     python benchmarks/training_gpu.py [--sizes 2B 4B 8B] [--rows 4 2 1] [--gspo 4B] [--tiny]
+    accelerate launch --multi_gpu --num_processes 2 benchmarks/training_gpu.py --sizes 8B --rows 1
 
 Weights are random in the published architectures: speed does not need trained ones. A trajectory has 8 turns with
 a 1280 x 720 screenshot each, about 8,500 tokens. Language model and head are trained in bfloat16 with AdamW states in
@@ -14,6 +15,7 @@ pass; its pixels are prepared before the clock runs, and the fastest of a few ba
 
 MFU counts what must be computed once (causal attention by half, the frozen tower forward only, no recomputation)
 against the matrix product measured in the same process. `--tiny` runs all of it on a CPU in a minute, to no figure.
+Under a launcher the weights are sharded, with float32 master weights and AdamW states, and there is no baseline.
 """
 
 import argparse
@@ -28,6 +30,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate import PartialState
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
 from flywheel.chat import Chat
@@ -46,7 +49,7 @@ from flywheel.trainers.tuning import tuned
 from flywheel.types import PolicyRef, Screenshot, Size, TrainingSample
 
 TURNS, PAST = 8, 4
-WARM, TIMED = 2, 4
+WARM, TIMED = 2, 3
 TOGETHER = (1, 2, 4)
 """Sequences of the baseline that go through the model at once; the fastest counts."""
 SYSTEM, ASKED, SAID = 500, 60, 63
@@ -261,7 +264,7 @@ def ours(model: Any, chat: Chat, place: Place, rows: int, batch: int, checkpoint
     steps = np.diff(clock.ends)
     seconds = float(np.median(steps[WARM - 1 :]))  # a row of a length not met before is compiled for, once
     done = float(np.mean([operations(model, sample) for sample in samples])) * batch
-    print(f"  steps took {steps.round(2).tolist()} s", flush=True)
+    _say(f"  steps took {steps.round(2).tolist()} s, losses {[round(point['loss'], 4) for point in clock.points]}")
     return Measured(batch * TURNS / seconds, done / seconds, _peak_memory(place))
 
 
@@ -432,10 +435,15 @@ def _peak_memory(place: Place) -> float:
     return torch.cuda.max_memory_allocated() / 2**30 if place.device == "cuda" else 0.0
 
 
+def _say(line: str) -> None:
+    if PartialState().is_main_process:
+        print(line, flush=True)
+
+
 def _report(name: str, found: Measured, peak: float, against: Measured | None) -> None:
     ratio = f"{found.turns / against.turns:8.1f}x" if against else ""
-    share = found.operations / peak
-    print(f"{name:<46}{found.turns:8.2f} turns/s{share:8.0%} MFU{found.memory:8.0f} GiB{ratio}", flush=True)
+    share = found.operations / peak / PartialState().num_processes
+    _say(f"{name:<46}{found.turns:8.2f} turns/s{share:8.0%} MFU{found.memory:8.0f} GiB{ratio}")
 
 
 def main() -> None:
@@ -445,7 +453,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16, help="trajectories a step")
     parser.add_argument("--gspo", default="", help="size whose GSPO update is measured")
     parser.add_argument("--trajectories", type=int, default=64, help="trajectories of that update")
-    parser.add_argument("--no-baseline", action="store_true", help="leave the baseline out")
+    parser.add_argument("--no-baseline", action="store_true", help="leave baseline and exactness out")
     parser.add_argument("--tiny", action="store_true", help="all of it on a CPU with a tiny shape")
     arguments = parser.parse_args()
     if arguments.tiny or not torch.cuda.is_available():
@@ -454,20 +462,24 @@ def main() -> None:
     else:
         place = Place("cuda", torch.bfloat16, Size(1280, 720))
     chat = make_chat(load_config("single-gpu"), build_processor(build_tokenizer([], [], 0)))
-    print(f"packed against unpacked gradients, float32: {exactness(chat, place):.1e} relative", flush=True)
+    PartialState(cpu=place.device == "cpu")
+    alone = not torch.distributed.is_initialized()
+    compared = alone and not arguments.no_baseline
+    if compared:
+        _say(f"packed against unpacked gradients, float32: {exactness(chat, place):.1e} relative")
     peak = measured_peak(place)
-    print(f"peak: {peak / 1e12:.0f} TFLOP/s in bfloat16", flush=True)
+    _say(f"peak: {peak / 1e12:.0f} TFLOP/s in bfloat16")
     for size, rows in zip(arguments.sizes, arguments.rows, strict=False):
         model = model_of(SHAPES[size], place, chat)
         against = None
-        if not arguments.no_baseline:
+        if compared:
             tried = {n: baseline(model, chat, place, together=n) for n in TOGETHER}
             for together, found in tried.items():
                 _report(f"{size} baseline: {together} padded sequences at once", found, peak, None)
             against = max(tried.values(), key=lambda found: found.turns)
         found = ours(model, chat, place, rows, arguments.batch)
         _report(f"{size} flywheel: {rows} trajectories a row", found, peak, against)
-        if size == arguments.gspo:
+        if alone and size == arguments.gspo:
             gspo(model, chat, place, arguments.trajectories, rows)
         del model
         gc.collect()

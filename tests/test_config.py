@@ -78,7 +78,7 @@ def test_profiles_that_cannot_be_used_are_one_sentence(text: str, says: str, tmp
 
 
 def test_an_unknown_profile_names_those_that_ship() -> None:
-    with pytest.raises(ConfigError, match="take one of desktop, embedded"):
+    with pytest.raises(ConfigError, match="take one of cluster, desktop, embedded"):
         load_config("gigantic")
 
 

@@ -23,8 +23,8 @@ CHUNK = 64
 """Images encoded at once: 64 screens of 160 x 128 are 16 MB of patches."""
 TURN = 1 << 15
 """Patches that a GPU looks at together: nine screens of 1280 x 720."""
-READERS = 8
-"""Threads that decode ahead; decoding and resizing leave the interpreter to others."""
+READERS = 3
+"""Threads that decode ahead, a thirtieth of a second a screenshot; eight got in the way of launching kernels."""
 
 
 def patches(images: Sequence[Screenshot], chat: Chat) -> tuple[np.ndarray, np.ndarray]:
