@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from flywheel.config import RlConfig
+from flywheel.config import KlEstimator, RlConfig
 from flywheel.errors import ConfigError, TrainingError
 from flywheel.trainers.algorithms import ALGORITHMS
 from flywheel.trainers.credit import Credit
@@ -128,6 +128,45 @@ def test_a_second_pass_is_off_policy(tiny: Tiny, rollouts: list[Rollout], tmp_pa
     """Guards the test above."""
     figures = update(trainer(tiny.fresh(), tmp_path, epochs=2), rollouts)
     assert figures["approx_kl"] > 1e-4
+
+
+@pytest.mark.parametrize("correction", ["token_tis", "icepop", "sequence_tis", "sequence_rejection", "token_rejection"])
+def test_corrections_leave_an_engine_that_agrees_alone(
+    tiny: Tiny, rollouts: list[Rollout], tmp_path: Path, correction: str
+) -> None:
+    plain = update(trainer(tiny.fresh(), tmp_path / "plain"), rollouts)
+    figures = update(trainer(tiny.fresh(), tmp_path / "corrected", correction=correction), rollouts)
+    assert figures["loss"] == pytest.approx(plain["loss"], abs=1e-4)
+    assert figures["grad_norm"] == pytest.approx(plain["grad_norm"], rel=1e-3)
+    assert (figures["correction_weight"], figures["kept"]) == pytest.approx((1, 1), abs=1e-4)
+    assert figures["mean_abs_dlogp"] == pytest.approx(plain["mean_abs_dlogp"], abs=1e-5)
+
+
+def test_corrections_notice_an_engine_that_does_not(tiny: Tiny, rollouts: list[Rollout], tmp_path: Path) -> None:
+    """An engine that was surer of all it said by half a nat: weights of e^-.5, and rows out of bounds."""
+    shifted = [
+        replace(one, sample=replace(one.sample, logprobs=one.sample.logprobs + np.float32(0.5))) for one in rollouts
+    ]
+    weighed = update(trainer(tiny.fresh(), tmp_path / "tis", correction="token_tis"), shifted)
+    assert weighed["mean_abs_dlogp"] == pytest.approx(0.5, abs=1e-3)
+    assert weighed["mismatch_k3"] == pytest.approx(np.exp(-0.5) - 0.5, abs=1e-3)
+    assert weighed["correction_weight"] == pytest.approx(np.exp(-0.5), abs=1e-3)
+    rejected = update(trainer(tiny.fresh(), tmp_path / "rejected", correction="sequence_rejection"), shifted)
+    assert rejected["kept"] == 0
+    assert "loss" not in rejected
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3", "k3+"])
+def test_the_estimator_of_kl_is_a_choice(
+    tiny: Tiny, rollouts: list[Rollout], tmp_path: Path, estimator: KlEstimator
+) -> None:
+    """After one update the policy has left its reference; what is logged is what the estimator says."""
+    made = trainer(tiny.fresh(), tmp_path, kl=0.1, kl_estimator=estimator)
+    update(made, rollouts)
+    figure = update(made, rollouts)["ref_kl"]
+    assert np.isfinite(figure)
+    assert figure != 0
+    assert figure > 0 or estimator == "k1"
 
 
 def test_the_reference_is_the_policy_at_the_start(tiny: Tiny, rollouts: list[Rollout], tmp_path: Path) -> None:
