@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from flywheel.config import SftConfig
-from flywheel.errors import DataError, TrainingError
+from flywheel.errors import DataError, PackingError, TrainingError
 from flywheel.trainers import checkpoints
 from flywheel.trainers.model import PolicyModel, fingerprint
 from flywheel.trainers.packing import pack
@@ -211,3 +211,27 @@ def test_killed_in_the_middle_of_a_save_it_goes_on_from_the_state_before(
         assert in_child(work) is None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000003", "unfinished"]
     assert in_child(work) == uninterrupted
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda sample: {"weights": sample.weights[:-1]}, "weights or logprobs are of another length"),
+        (lambda sample: {"images": sample.images[:-1]}, "one image for each placeholder"),
+        (lambda sample: {"input_ids": sample.input_ids + 1_000_000}, "beyond the vocabulary of"),
+        (lambda sample: {"train_mask": np.ones_like(sample.train_mask)}, "trains on its first token"),
+    ],
+)
+def test_a_sample_that_cannot_be_trained_on_is_refused_before_the_first_step(
+    tiny: Tiny, samples: list[TrainingSample], tmp_path: Path, change: Callable[[TrainingSample], Any], message: str
+) -> None:
+    """Also the last of many, which a batch of four would meet only in the second step."""
+    policy, notes = tiny.fresh(), Notes()
+    before = fingerprint(policy.trainable)
+    spoilt = [*samples, replace(samples[0], **change(samples[0]))]
+    if "input_ids" in change(samples[0]):
+        spoilt[-1] = replace(spoilt[-1], images=(), image_grids=())
+    with pytest.raises(PackingError, match=message):
+        train_sft(policy, spoilt, CONFIG, steps=4, seed=1, states=tmp_path, report=notes)
+    assert not notes.curve
+    assert fingerprint(policy.trainable) == before
