@@ -15,11 +15,12 @@ from torch import Tensor
 
 from flywheel.config import RlConfig
 from flywheel.trainers.aggregation import Denominators
-from flywheel.trainers.algorithms import Algorithm, policy_loss
+from flywheel.trainers.algorithms import Algorithm
 from flywheel.trainers.credit import Credit
 from flywheel.trainers.grid import Grid
 from flywheel.trainers.model import PolicyModel
 from flywheel.trainers.packing import PackedRow
+from flywheel.trainers.policy_loss import policy_loss
 from flywheel.trainers.reference import Reference
 from flywheel.trainers.rollout import Rollout
 from flywheel.trainers.self_distillation import SelfDistillation

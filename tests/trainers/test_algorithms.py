@@ -9,8 +9,9 @@ from torch import Tensor
 from flywheel.config import RlConfig
 from flywheel.errors import ConfigError, TrainingError
 from flywheel.trainers.aggregation import Denominators
-from flywheel.trainers.algorithms import ALGORITHMS, TABLE, Algorithm, algorithm, configured, policy_loss
+from flywheel.trainers.algorithms import ALGORITHMS, TABLE, Algorithm, algorithm, configured
 from flywheel.trainers.corrections import importance_weights, rejection_mask
+from flywheel.trainers.policy_loss import policy_loss
 from flywheel.trainers.steps import Steps
 
 ROWS, TOKENS = 8, 7

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from flywheel.trainers.aggregation import Denominators
-from flywheel.trainers.algorithms import ALGORITHMS, algorithm, policy_loss
+from flywheel.trainers.algorithms import ALGORITHMS, algorithm
 from flywheel.trainers.corrections import correct
+from flywheel.trainers.policy_loss import policy_loss
 from tests.trainers.golden.registry import OWN, close, gradient, read
 
 CASES = {
