@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from flywheel.config import HostedConfig
+from flywheel.sections import HostedConfig
 
 Answer = Callable[[dict[str, Any]], list[Mapping[str, Any]]]
 """A request's body -> messages of the choices."""

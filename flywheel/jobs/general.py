@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from flywheel.chat import Chat
-from flywheel.config import SftConfig
 from flywheel.datasets.sets import load_rows
 from flywheel.errors import DataError
+from flywheel.sections import SftConfig
 from flywheel.seeds import derive_seed
 from flywheel.trainers.documents import sample_of
 from flywheel.types import TrainingSample

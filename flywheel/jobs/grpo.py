@@ -13,16 +13,16 @@ import numpy as np
 from flywheel.config import Config
 from flywheel.envs.simulated.tasks import load_tasks
 from flywheel.errors import InfrastructureError
-from flywheel.jobs.allotment import Allotment
 from flywheel.jobs.base import Progress
-from flywheel.jobs.guard_memory import Memory
-from flywheel.jobs.guarding import Guarding
 from flywheel.jobs.outcomes import score
+from flywheel.jobs.policy_gradient.allotment import Allotment
+from flywheel.jobs.policy_gradient.guard_memory import Memory
+from flywheel.jobs.policy_gradient.guarding import Guarding
+from flywheel.jobs.policy_gradient.practice import Practice, make_practice
+from flywheel.jobs.policy_gradient.reactions import Reactions
+from flywheel.jobs.policy_gradient.replaying import Replay
 from flywheel.jobs.pool import RolloutPool
-from flywheel.jobs.practice import Practice, make_practice
 from flywheel.jobs.publishing import Publication, Publisher
-from flywheel.jobs.reactions import Reactions
-from flywheel.jobs.replaying import Replay
 from flywheel.jobs.threads import use_threads
 from flywheel.modeling.policy import load_policy
 from flywheel.rollout.groups import plan

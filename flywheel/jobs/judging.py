@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import Sequence
 
-from flywheel.config import Config, JudgeConfig
+from flywheel.config import Config
 from flywheel.jobs.outcomes import Outcome, outcome_of
 from flywheel.jobs.publishing import Publication
 from flywheel.rollout.episode import EpisodeSpec
 from flywheel.rollout.judge import ask_verdicts, needs_judge, with_verdict
+from flywheel.sections import JudgeConfig
 from flywheel.store.store import TrajectoryStore
 from flywheel.types import Trajectory
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-from flywheel.config import TinyModelConfig
 from flywheel.modeling.qwen import prepare
+from flywheel.sections import TinyModelConfig
 
 POSITIONS_PER_SIDE = 16
 """Side of the learned grid of vision positions, which the model interpolates to the size of the image."""

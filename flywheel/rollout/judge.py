@@ -15,9 +15,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from flywheel.config import HostedConfig, JudgeConfig
 from flywheel.envs.wire import action_to_json
 from flywheel.rollout.agents.hosted import HostedModel, Message, look
+from flywheel.sections import HostedConfig, JudgeConfig
 from flywheel.types import Trajectory, Turn
 
 TERM, VOTES = "judge", "judge_votes"

@@ -19,8 +19,8 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from flywheel.config import Aggregation
 from flywheel.errors import ConfigError, TrainingError
+from flywheel.sections import Aggregation
 
 # Guards the division by an empty mask; the references' own value, so that their figures are met to 1e-9.
 GUARD = 1e-8

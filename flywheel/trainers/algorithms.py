@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from flywheel.config import Aggregation, CorrectionName, RlConfig
 from flywheel.errors import ConfigError
+from flywheel.sections import Aggregation, CorrectionName, RlConfig
 from flywheel.trainers.advantages import actor_critic, batch_whitened, group_relative
 from flywheel.trainers.losses import clip_loss, dppo_loss, gmpo_loss, sapo_loss, weighted_logp_loss
 from flywheel.trainers.steps import dart, gigpo_by_screen, step_grpo, webrl

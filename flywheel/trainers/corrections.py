@@ -16,8 +16,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from flywheel.config import CorrectionName
 from flywheel.errors import ConfigError
+from flywheel.sections import CorrectionName
 from flywheel.trainers.aggregation import masked_mean
 
 LOG_RATIO_LIMIT = 20.0

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flywheel.config import RlConfig
 from flywheel.errors import TrainingError
+from flywheel.sections import RlConfig
 from flywheel.trainers.advantages import group_ids, overlong_penalty
 from flywheel.trainers.algorithms import Algorithm
 from flywheel.trainers.corrections import correct, top_quantile_mask

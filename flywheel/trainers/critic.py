@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from flywheel.config import RlConfig
+from flywheel.sections import RlConfig
 from flywheel.trainers.algorithms import CriticKind
 from flywheel.trainers.losses import value_loss
 from flywheel.trainers.webrl import critic_value

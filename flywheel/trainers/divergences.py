@@ -8,8 +8,8 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from flywheel.config import KlEstimator
 from flywheel.errors import ConfigError
+from flywheel.sections import KlEstimator
 
 
 def kl_estimate(

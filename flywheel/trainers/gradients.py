@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flywheel.config import GuardsConfig
+from flywheel.sections import GuardsConfig
 
 MEMORY = 50
 """Norms of steps taken that the median is of."""

@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from flywheel.actions.computer_use import ComputerUse
 from flywheel.actions.tool_arguments import to_grid
 from flywheel.chat import Chat
-from flywheel.config import TinyModelConfig
 from flywheel.envs.simulated.desktop import Widget
 from flywheel.envs.simulated.scenes import random_scene
 from flywheel.envs.simulated.vocabulary import ALL_WORDS, CAPTIONS, KINDS, STATES
 from flywheel.modeling.features import look
+from flywheel.sections import TinyModelConfig
 from flywheel.seeds import derive_seed
 from flywheel.trainers.model import PolicyModel, freeze_vision
 from flywheel.trainers.optimisation import Optimisation, cosine

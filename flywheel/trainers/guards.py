@@ -1,8 +1,8 @@
 """Guards of policy gradient: the figures of an update in, a verdict out. Nothing here touches a model.
 
 Each guard is a row of one table: a figure, how far it may go, and what is asked for when it goes further. What is asked
-for is carried out by the job (`jobs.reactions`), save for what cannot wait: a step of a wild gradient is refused before
-it is taken (`trainers.gradients`), and episodes that the environment lost never enter a batch.
+for is carried out by the job (`jobs.policy_gradient.reactions`), save for what cannot wait: a step of a wild gradient
+is refused before it is taken (`trainers.gradients`), and episodes that the environment lost never enter a batch.
 
 A guard of a noisy figure looks at the mean of the last `window` updates, and only once there are so many. After it has
 asked for something it starts to count afresh, so that its reaction has time to show.
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from flywheel.config import GuardsConfig
+from flywheel.sections import GuardsConfig
 
 Reaction = Literal[
     "skip_step", "exclude_rows", "resample", "correct", "cap_turns", "cut_shaping", "raise_clip", "add_kl",

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from flywheel.config import RlConfig
+from flywheel.sections import RlConfig
 from flywheel.trainers.aggregation import Denominators
 from flywheel.trainers.algorithms import Algorithm
 from flywheel.trainers.credit import Credit

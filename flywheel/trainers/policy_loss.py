@@ -6,8 +6,8 @@ Legend: B rows (trajectories, or steps), T tokens. Masks are bool, True on train
 import torch
 from torch import Tensor
 
-from flywheel.config import KlEstimator
 from flywheel.errors import ConfigError
+from flywheel.sections import KlEstimator
 from flywheel.trainers.aggregation import Denominators, aggregate, masked_mean
 from flywheel.trainers.algorithms import Algorithm
 from flywheel.trainers.divergences import kl_estimate

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from flywheel.config import RlConfig
+from flywheel.sections import RlConfig
 from flywheel.seeds import derive_seed
 from flywheel.trainers.aggregation import Denominators
 from flywheel.trainers.algorithms import configured

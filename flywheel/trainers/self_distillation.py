@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flywheel.config import RlConfig
 from flywheel.errors import TrainingError
+from flywheel.sections import RlConfig
 from flywheel.trainers.aggregation import Denominators, aggregate, masked_mean
 from flywheel.trainers.algorithms import Algorithm
 from flywheel.trainers.credit import Credit

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flywheel.config import RlConfig
+from flywheel.sections import RlConfig
 from flywheel.trainers.distillation import ema
 from flywheel.trainers.model import PolicyModel
 from flywheel.trainers.optimisation import Optimisation, constant

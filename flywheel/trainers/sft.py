@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from flywheel.config import SftConfig
 from flywheel.errors import DataError
+from flywheel.sections import SftConfig
 from flywheel.seeds import derive_seed
 from flywheel.trainers.checkpoints import TrainerStates
 from flywheel.trainers.model import PolicyModel

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from flywheel.chat import Chat
-from flywheel.config import ModelConfig
 from flywheel.modeling.attention import Kernel, attend_images, fastest
+from flywheel.sections import ModelConfig
 from flywheel.trainers.model import PolicyModel
 from flywheel.trainers.sharding import shard
 

@@ -3,8 +3,8 @@
 import pytest
 
 from flywheel.actions.registry import action_space
-from flywheel.config import PromptConfig
 from flywheel.errors import ConfigError
+from flywheel.sections import PromptConfig
 
 
 @pytest.mark.parametrize("name", ["computer_use", "pyautogui", "sendkey"])

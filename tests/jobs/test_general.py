@@ -6,10 +6,10 @@ from typing import Any
 import datasets
 import pytest
 
-from flywheel.config import SftConfig
 from flywheel.errors import DataError
 from flywheel.jobs import sft
 from flywheel.jobs.general import general_samples
+from flywheel.sections import SftConfig
 from tests.jobs.test_sft import args_for
 from tests.school import School
 from tests.tiny import Notes, Tiny

@@ -12,8 +12,8 @@ from flywheel.envs.simulated.tasks import load_tasks
 from flywheel.errors import DataError, PolicyError
 from flywheel.jobs import rollouts, sft_set
 from flywheel.jobs.demonstrations import play_scripts
-from flywheel.jobs.practice import failures_of
-from flywheel.jobs.replaying import Replay
+from flywheel.jobs.policy_gradient.practice import failures_of
+from flywheel.jobs.policy_gradient.replaying import Replay
 from flywheel.rollout.groups import plan
 from flywheel.store.opening import open_store
 from flywheel.store.query import query

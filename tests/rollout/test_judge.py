@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from flywheel.config import JudgeConfig
 from flywheel.envs.simulated.oracle import next_step
 from flywheel.rollout.agents.scripted import ScriptedAgent
 from flywheel.rollout.episode import EpisodeSpec, run_episode
 from flywheel.rollout.judge import Verdict, accepted, ask_verdicts, needs_judge, question, read_vote, with_verdict
+from flywheel.sections import JudgeConfig
 from flywheel.testing import random_trajectory
 from flywheel.types import Sampling, Trajectory
 from tests.hosted_model import served

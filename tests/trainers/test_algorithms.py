@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from flywheel.config import RlConfig
 from flywheel.errors import ConfigError, TrainingError
+from flywheel.sections import RlConfig
 from flywheel.trainers.aggregation import Denominators
 from flywheel.trainers.algorithms import ALGORITHMS, TABLE, Algorithm, algorithm, configured
 from flywheel.trainers.corrections import importance_weights, rejection_mask

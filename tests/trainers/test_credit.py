@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from flywheel.config import RlConfig
 from flywheel.errors import ConfigError
+from flywheel.sections import RlConfig
 from flywheel.trainers.algorithms import algorithm
 from flywheel.trainers.corrections import CORRECTIONS, correct, importance_weights
 from flywheel.trainers.credit import credit, selected, weighed

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flywheel.config import RlConfig
+from flywheel.sections import RlConfig
 from flywheel.trainers.critic import Lesson, ValueCritic, VerdictCritic, explained_variance, make_critic
 
 CPU, WIDTH = torch.device("cpu"), 8

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from flywheel.config import GuardsConfig
+from flywheel.sections import GuardsConfig
 from flywheel.trainers.gradients import GradientWatch
 from flywheel.trainers.guards import Finding, Guards, guards_of
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from flywheel.config import KlEstimator, RlConfig
 from flywheel.errors import ConfigError, TrainingError
+from flywheel.sections import KlEstimator, RlConfig
 from flywheel.trainers.algorithms import ALGORITHMS
 from flywheel.trainers.credit import Credit
 from flywheel.trainers.model import PolicyModel, fingerprint

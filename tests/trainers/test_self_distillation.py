@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from flywheel.config import RlConfig
 from flywheel.errors import TrainingError
+from flywheel.sections import RlConfig
 from flywheel.trainers.aggregation import Denominators
 from flywheel.trainers.distillation import distillation_loss, ema
 from flywheel.trainers.hindsight import with_hindsight

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from flywheel.config import SftConfig
 from flywheel.errors import DataError, PackingError, TrainingError
+from flywheel.sections import SftConfig
 from flywheel.trainers import checkpoints
 from flywheel.trainers.model import PolicyModel, fingerprint
 from flywheel.trainers.packing import pack

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from flywheel.config import ModelConfig, SftConfig
+from flywheel.sections import ModelConfig, SftConfig
 from flywheel.trainers.packing import rows_of, share_of
 from flywheel.trainers.sft import train_sft
 from flywheel.trainers.tuning import tuned

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from flywheel.config import ModelConfig
 from flywheel.modeling import attention
 from flywheel.modeling.attention import attend_images, fastest, packed
 from flywheel.modeling.features import look
+from flywheel.sections import ModelConfig
 from flywheel.trainers.model import PolicyModel, fingerprint
 from flywheel.trainers.packing import document_lengths
 from flywheel.trainers.tuning import merge_adapters, tuned

@@ -12,8 +12,9 @@ from pathlib import Path
 import torch
 from accelerate import PartialState
 
-from flywheel.config import Config, ModelConfig, SftConfig
+from flywheel.config import Config
 from flywheel.modeling.policy import load_policy
+from flywheel.sections import ModelConfig, SftConfig
 from flywheel.trainers.sft import train_sft
 from flywheel.trainers.sharding import gathered
 from flywheel.trainers.tuning import tuned

@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from flywheel.config import HostedConfig
 from flywheel.errors import AgentError, ConfigError
+from flywheel.sections import HostedConfig
 from flywheel.types import Screenshot
 
 Message = Mapping[str, Any]

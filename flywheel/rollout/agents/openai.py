@@ -8,10 +8,10 @@ messages.
 import time
 
 from flywheel.chat import Words
-from flywheel.config import HostedConfig
 from flywheel.errors import AgentError
 from flywheel.rollout.agents.base import Completion
 from flywheel.rollout.agents.hosted import HostedModel, Message, look
+from flywheel.sections import HostedConfig
 from flywheel.types import Observation, PolicyRef, Sampling, Task
 
 

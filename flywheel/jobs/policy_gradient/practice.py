@@ -13,7 +13,7 @@ import numpy as np
 
 from flywheel.config import Config
 from flywheel.errors import DataError
-from flywheel.jobs.curriculum import MEMORY, Ladder, Rung, grow, select_mixed, success_by_rung
+from flywheel.jobs.policy_gradient.curriculum import MEMORY, Ladder, Rung, grow, select_mixed, success_by_rung
 from flywheel.seeds import derive_seed
 from flywheel.store.store import TrajectoryStore
 from flywheel.types import Task, Trajectory

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from flywheel.config import GuardsConfig
-from flywheel.jobs.evaluations import Evaluations
+from flywheel.jobs.policy_gradient.evaluations import Evaluations
+from flywheel.sections import GuardsConfig
 from flywheel.trainers.gradients import GradientWatch
 from flywheel.trainers.guards import Guards, guards_of
 

@@ -15,7 +15,7 @@ from flywheel.config import Config
 from flywheel.envs.simulated.tasks import load_tasks
 from flywheel.jobs import grpo, rollouts
 from flywheel.jobs.demonstrations import build_demonstrations
-from flywheel.jobs.replaying import DEMONSTRATIONS, Replay
+from flywheel.jobs.policy_gradient.replaying import DEMONSTRATIONS, Replay
 from flywheel.rollout.replay import Success
 from flywheel.store.opening import open_store
 from flywheel.testing import random_trajectory

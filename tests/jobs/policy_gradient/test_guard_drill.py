@@ -17,7 +17,7 @@ import torch
 from flywheel.config import Config
 from flywheel.errors import TrainingPausedError
 from flywheel.jobs import grpo
-from flywheel.jobs.evaluations import Evaluations
+from flywheel.jobs.policy_gradient.evaluations import Evaluations
 from flywheel.store.opening import open_store
 from flywheel.trainers.model import fingerprint
 from flywheel.trainers.rl import PolicyGradient

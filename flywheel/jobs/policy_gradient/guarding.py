@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from flywheel.errors import TrainingPausedError
 from flywheel.jobs.base import Progress
-from flywheel.jobs.behaviour import behaviour
-from flywheel.jobs.guard_memory import Memory
-from flywheel.jobs.reactions import Reactions
+from flywheel.jobs.policy_gradient.behaviour import behaviour
+from flywheel.jobs.policy_gradient.guard_memory import Memory
+from flywheel.jobs.policy_gradient.reactions import Reactions
 from flywheel.trainers.guards import Finding
 from flywheel.trainers.rl import PolicyGradient
 from flywheel.trainers.rollout import Rollout

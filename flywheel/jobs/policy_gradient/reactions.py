@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from flywheel.config import Config
-from flywheel.jobs.entropulse import Pool, entropulse
-from flywheel.jobs.guard_memory import Adjusted, Memory
 from flywheel.jobs.outcomes import score
+from flywheel.jobs.policy_gradient.entropulse import Pool, entropulse
+from flywheel.jobs.policy_gradient.guard_memory import Adjusted, Memory
 from flywheel.seeds import derive_seed
 from flywheel.store.store import TrajectoryStore
 from flywheel.trainers.guards import Finding, Reaction

@@ -9,8 +9,8 @@ import pytest
 from flywheel.envs.simulated.tasks import load_tasks
 from flywheel.errors import ConfigError, DataError
 from flywheel.jobs import grpo
-from flywheel.jobs.curriculum import Ladder, grow, select_mixed, success_by_rung
-from flywheel.jobs.practice import Practice, make_practice
+from flywheel.jobs.policy_gradient.curriculum import Ladder, grow, select_mixed, success_by_rung
+from flywheel.jobs.policy_gradient.practice import Practice, make_practice
 from flywheel.store.store import TrajectoryStore
 from flywheel.testing import random_trajectory
 from flywheel.types import Task, Trajectory

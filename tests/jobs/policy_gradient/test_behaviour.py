@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from flywheel.config import GuardsConfig
-from flywheel.jobs.behaviour import behaviour
-from flywheel.jobs.evaluations import Evaluations
+from flywheel.jobs.policy_gradient.behaviour import behaviour
+from flywheel.jobs.policy_gradient.evaluations import Evaluations
+from flywheel.sections import GuardsConfig
 from flywheel.testing import random_trajectory
 from flywheel.types import Action, Click, Done, Key, Trajectory
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flywheel.errors import DataError
-from flywheel.jobs.practice import Practice, failures_of
+from flywheel.jobs.policy_gradient.practice import Practice, failures_of
 from flywheel.store.store import TrajectoryStore
 from flywheel.testing import random_trajectory
 from flywheel.types import Task

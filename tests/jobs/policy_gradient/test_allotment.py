@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flywheel.jobs.allotment import Allotment
+from flywheel.jobs.policy_gradient.allotment import Allotment
 from flywheel.rollout.episode import EpisodeSpec
 from flywheel.rollout.groups import plan
 from flywheel.testing import random_trajectory

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flywheel.jobs.entropulse import Pool, _successes, entropulse
+from flywheel.jobs.policy_gradient.entropulse import Pool, _successes, entropulse
 from flywheel.store.store import TrajectoryStore
 from flywheel.testing import random_trajectory
 from flywheel.trainers.model import fingerprint
