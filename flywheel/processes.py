@@ -9,6 +9,7 @@ Families are read from `/proc`; where there is none (macOS), only the process gr
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import sys
 import time
@@ -50,6 +51,16 @@ def family(leader: int) -> set[int]:
 def children(parent: int) -> set[int]:
     """Live direct children of a process."""
     return {pid for pid, stat in _process_table().items() if stat.parent == parent and stat.alive}
+
+
+def readable(descriptor: int, seconds: float) -> bool:
+    """Wait until there is something to read (of a pidfd: until its process has ended); False when there is not.
+
+    Unlike `select.select` it takes descriptors from 1024 on: weights shared between processes hold one a tensor.
+    """
+    ready = select.poll()
+    ready.register(descriptor, select.POLLIN)
+    return bool(ready.poll(seconds * 1000))
 
 
 def send(pids: set[int], number: int) -> None:

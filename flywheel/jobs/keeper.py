@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flywheel.errors import InfrastructureError
-from flywheel.processes import end_family
+from flywheel.processes import end_family, readable
 
 JOB_ENV = {
     "GOMP_SPINCOUNT": "10000",
@@ -49,7 +48,7 @@ class KeptJob:
         Raises whatever interrupts the wait, e.g. `KeyboardInterrupt`, after SIGINT, `grace` seconds and SIGKILL.
         """
         try:
-            while not select.select([self._lease], [], [], every)[0]:
+            while not readable(self._lease.fileno(), every):
                 tick()
             return self._ended()
         except BaseException:

@@ -7,7 +7,6 @@ worker, is sent when the starting *thread* ends.
 import contextlib
 import json
 import os
-import select
 import shutil
 import signal
 import socket
@@ -26,6 +25,7 @@ from flywheel.envs.server.machines.xvfb.shims import write_shims
 from flywheel.envs.server.machines.xvfb.syscalls import seccomp_filter
 from flywheel.envs.server.machines.xvfb.uids import Uid, can_claim, claim_uid, processes_of
 from flywheel.errors import InfrastructureError
+from flywheel.processes import readable
 
 ALLOW = (
     "user namespaces must be allowed: sysctl kernel.unprivileged_userns_clone=1 (Debian), "
@@ -148,7 +148,7 @@ class Tree:
             return one_line(message.get("why"))
         stderr = self._process.stderr
         said = ""
-        if stderr is not None and select.select([stderr], [], [], 0)[0]:
+        if stderr is not None and readable(stderr.fileno(), 0):
             said = one_line(os.read(stderr.fileno(), 4096).decode(errors="replace"))
         hint = f"; {ALLOW}" if any(word in said for word in ("unshare", "namespace", "uid_map", "uid map")) else ""
         return f"{said or f'status {self._process.returncode}'}{hint}"
@@ -162,7 +162,7 @@ class Tree:
         if self._init >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._init, signal.SIGKILL)
-            select.select([self._init], [], [], 10)
+            readable(self._init, 10)
             os.close(self._init)
             self._init = -1
             # The outer process reaps the first one and ends; killed before that, it would leave a zombie to init.
