@@ -136,21 +136,25 @@ class Result:
         return next(record for record in self.run.stages if record.stage == CONTROL)
 
     def figures(self) -> dict[str, float | None]:
-        """Throughput of the best iteration's rollouts and training, and what the demo as a whole cost."""
-        from flywheel.jobs.base import RunFolder
-        from flywheel.workspace import Workspace, iteration_name
-
-        best = iteration_name(self.run.best_iteration)
-        played, trained = (
-            RunFolder(Workspace(self.config).run_dir(stage, best)).read_result() or {} for stage in ("rollouts", "sft")
-        )
+        """Throughput of rollouts and training over all iterations, and what the demo as a whole cost."""
         return {
-            "env_steps_per_second": played.get("steps_per_second"),
-            "training_tokens_per_second": trained.get("tokens_per_second"),
+            "env_steps_per_second": self._rate("rollouts", "steps", "steps_per_second"),
+            "training_tokens_per_second": self._rate("sft", "tokens", "tokens_per_second"),
             "wall_seconds": self.run.wall_seconds,
             "overhead_share": self.run.overhead_seconds / self.run.wall_seconds,
             "peak_memory_gb": self.peak_gigabytes,
         }
+
+    def _rate(self, stage: str, amount: str, rate: str) -> float | None:
+        """Of all iterations together: early ones are slower, as a policy that fails talks and wanders more."""
+        from flywheel.jobs.base import RunFolder
+        from flywheel.workspace import Workspace, iteration_name
+
+        names = [iteration_name(r.iteration or 0) for r in self.run.stages if r.stage == "eval_report"]
+        folders = [RunFolder(Workspace(self.config).run_dir(stage, name)) for name in names]
+        results = [result for folder in folders if (result := folder.read_result())]
+        seconds = sum(result[amount] / result[rate] for result in results)
+        return sum(result[amount] for result in results) / seconds if seconds else None
 
     def families(self) -> dict[str, dict[str, float]]:
         """Family -> success in each of `COLUMNS`."""
