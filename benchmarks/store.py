@@ -72,16 +72,19 @@ def _publish(folder: Path, size: tuple[int, int], turns: int, episodes: int) -> 
 
 
 def _publish_inline(folder: Path, trajectories: Sequence[Trajectory]) -> None:
-    """A row for each turn with its image in it, pyarrow's defaults, Pillow's PNG, the same flushes and one rename."""
+    """A row a turn with episode and image in it, pyarrow's defaults, Pillow's PNG, the same flushes, one rename."""
     for trajectory in trajectories:
         _publish_one_inline(folder, trajectory)
 
 
 def _publish_one_inline(folder: Path, trajectory: Trajectory) -> None:
     turns = [replace(turn, observation=replace(turn.observation, screenshot=None)) for turn in trajectory.turns]
-    table = encode(replace(trajectory, turns=tuple(turns)), partition="p", attempt=1, codec="png").drop_columns(
-        ["pack"]
-    )
+    live = encode(replace(trajectory, turns=tuple(turns)), partition="p", attempt=1, codec="png")
+    table = pa.Table.from_batches([live.steps])
+    for field in live.episode.schema:
+        if field.name not in table.column_names:
+            value = live.episode.column(field.name).to_pylist()
+            table = table.append_column(field, pa.array(value * table.num_rows, field.type))
     images = [turn.observation.screenshot.encode().data for turn in trajectory.turns if turn.observation.screenshot]
     staged = folder / f"{trajectory.id}.tmp"
     pq.write_table(table.append_column("image", pa.array(images, pa.binary())), staged)
@@ -138,7 +141,7 @@ def _one_group_an_episode(trajectories: Sequence[Trajectory], path: Path) -> Non
     for trajectory in trajectories:
         steps = encode(trajectory, partition="iter-01", attempt=1, codec="png").steps
         writer = writer or pq.ParquetWriter(path, steps.schema, compression="zstd")
-        writer.write_table(steps)
+        writer.write_batch(steps)
     if writer:
         writer.close()
 
