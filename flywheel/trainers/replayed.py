@@ -17,8 +17,8 @@ import torch
 from flywheel.trainers.corrections import importance_weights
 from flywheel.trainers.credit import Credit
 from flywheel.trainers.model import PolicyModel
-from flywheel.trainers.packing import pack, rows_of
 from flywheel.trainers.rollout import Rollout
+from flywheel.trainers.scoring import score
 
 
 def corrected(
@@ -33,15 +33,11 @@ def corrected(
     """
     done = list(credits)
     replayed = [b for b, rollout in enumerate(rollouts) if rollout.replayed]
-    places = iter(replayed)
-    image_id, merge = policy.chat.image_id, policy.chat.processor.image_processor.merge_size
-    for part in rows_of([rollouts[b].sample for b in replayed], pack_tokens):
-        row = pack(part, image_id=image_id, merge=merge)
-        with torch.no_grad():
-            old_K = policy.logprobs(row, temperature).float().cpu()
-        behaviour_K = torch.from_numpy(row.logprobs_K)
-        weight_K = importance_weights(old_K[None], behaviour_K[None], torch.ones(1, len(old_K), dtype=torch.bool))[0]
-        for document in range(len(part)):
-            b, own = next(places), row.document_K == document
-            done[b] = replace(credits[b], old_logp_K=old_K.numpy()[own], weight_K=weight_K.numpy()[own])
+    samples = [rollouts[b].sample for b in replayed]
+    scores = score(policy, samples, pack_tokens=pack_tokens, temperature=temperature)
+    for b, sample, scored in zip(replayed, samples, scores, strict=True):
+        old_K, behaviour_K = torch.from_numpy(scored.logp_K), torch.from_numpy(sample.logprobs[sample.train_mask])
+        every_K = torch.ones_like(old_K, dtype=torch.bool)
+        weight_K = importance_weights(old_K[None], behaviour_K[None], every_K[None])[0]
+        done[b] = replace(credits[b], old_logp_K=scored.logp_K, weight_K=weight_K.numpy())
     return done

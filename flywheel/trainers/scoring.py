@@ -1,7 +1,7 @@
 """One look at the rollouts of an update before it: logprobs, entropies and hidden states under the trained policy.
 
-Recorded logprobs are the engine's. Corrections compare them with the trainer's own, step selection asks for entropies,
-a critic reads hidden states. Algorithms that need none of it do not pay for the pass.
+Recorded logprobs are the engine's. Corrections and replay compare them with the trainer's own, step selection asks for
+entropies, a critic reads hidden states. Algorithms that need none of it do not pay for the pass.
 
 Shapes: K trained tokens of one rollout, D hidden size.
 """
