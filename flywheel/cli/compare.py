@@ -19,8 +19,7 @@ from flywheel.cli.output import check_writable, rate, show_table, write_json
 if TYPE_CHECKING:
     from flywheel.cli.stages import Stages
     from flywheel.config import Config
-    from flywheel.evaluation.plots import Rates
-    from flywheel.evaluation.report import Comparison
+    from flywheel.evaluation.report import Comparison, Rates
     from flywheel.evaluation.side_by_side import Run, Standing, Table
     from flywheel.types import EvalReport, PolicyRef
 
@@ -215,7 +214,8 @@ def _tasks_of(file: str, family: str) -> frozenset[str]:
 
 def _tables(start: "EvalReport", found: Sequence["Standing"]) -> "list[Table]":
     """Success in all, and in the hardest family."""
-    from flywheel.evaluation.side_by_side import hardest_family, rates_of
+    from flywheel.evaluation.report import rates_of
+    from flywheel.evaluation.side_by_side import hardest_family
 
     family = hardest_family(start)
     total = [(one.name, len(one.seeds), one.total, one.gain) for one in found]

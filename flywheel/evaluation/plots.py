@@ -6,19 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flywheel.evaluation.report import Rates, rates_of
 from flywheel.types import EvalReport
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Rates = Mapping[str, float]
-"""`success_rate`, `ci_low` and `ci_high`, in [0, 1]."""
-
 
 def success_by_iteration(reports: Sequence[EvalReport]) -> bytes:
     """Held-out success against iteration, with intervals; iteration 0 is the starting policy."""
     figure, axes = _figure()
-    rates, errors = _percent([_rates(report) for report in reports])
+    rates, errors = _percent([rates_of(report) for report in reports])
     axes.errorbar(range(len(reports)), rates, yerr=errors, marker="o", capsize=3)
     axes.set(xlabel="iteration", ylabel="held-out success, %", ylim=(0, 100), xticks=range(len(reports)))
     return _png(figure)
@@ -62,10 +60,6 @@ def _figure() -> "tuple[Figure, Any]":
     axes = figure.add_subplot()
     axes.grid(alpha=0.3)
     return figure, axes
-
-
-def _rates(report: EvalReport) -> dict[str, float]:
-    return {"success_rate": report.success_rate, "ci_low": report.ci_low, "ci_high": report.ci_high}
 
 
 def _percent(rates: Sequence[Rates]) -> tuple[list[float], list[list[float]]]:

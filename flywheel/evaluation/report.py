@@ -19,6 +19,8 @@ from flywheel.types import EvalReport, FailureKind, PolicyRef, Split
 ENVIRONMENT_FAILURES = frozenset({"infrastructure", "setup", "evaluator"})
 INFEASIBLE = "infeasible"
 SOLVED = 0.5
+Rates = Mapping[str, float]
+"""`success_rate`, `ci_low` and `ci_high`, in [0, 1], and what they were counted from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,11 @@ def summarise(
         steps_per_second=steps_per_second,
         tokens_per_second=tokens_per_second,
     )
+
+
+def rates_of(report: EvalReport) -> Rates:
+    """Success in all, with its interval."""
+    return {name: getattr(report, name) for name in ("success_rate", "ci_low", "ci_high", "episodes", "solved")}
 
 
 def _rates(results: Sequence[EpisodeResult]) -> dict[str, float]:

@@ -10,8 +10,8 @@ from collections.abc import Container, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from flywheel.evaluation.plots import Rates, success_in_training, success_side_by_side
-from flywheel.evaluation.report import Comparison, compare, pool, to_json
+from flywheel.evaluation.plots import success_in_training, success_side_by_side
+from flywheel.evaluation.report import Comparison, Rates, compare, pool, rates_of, to_json
 from flywheel.types import EvalReport
 
 START = "start"
@@ -69,11 +69,6 @@ def standings(start: EvalReport, runs: Sequence[Run], family_tasks: Container[st
             )
         )
     return found
-
-
-def rates_of(report: EvalReport) -> Rates:
-    """Success in all, with its interval."""
-    return {name: getattr(report, name) for name in ("success_rate", "ci_low", "ci_high", "episodes", "solved")}
 
 
 def side_by_side_json(start: EvalReport, runs: Sequence[Run], found: Sequence[Standing]) -> dict[str, Any]:
