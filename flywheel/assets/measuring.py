@@ -1,7 +1,6 @@
 """Evaluation of one policy, shared by all assets that are evaluation reports."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Any
 
 import dagster as dg
@@ -10,9 +9,9 @@ from flywheel.assets import show
 from flywheel.assets.partitions import IN_ORDER, ITERATIONS
 from flywheel.assets.policies import trained_policy
 from flywheel.assets.tasks import tasks
+from flywheel.jobs.evaluation_args import evaluation_args
 from flywheel.jobs.tasks import task_file
 from flywheel.resources.jobs import Jobs
-from flywheel.seeds import derive_seed
 from flywheel.store.store import TrajectoryStore
 from flywheel.types import PolicyRef
 from flywheel.workspace import Workspace
@@ -26,28 +25,14 @@ def evaluate(
     policy: PolicyRef,
     name: str | None = None,
 ) -> dict[str, Any]:
-    """Play the held-out split, publish it as `eval-<version>` (or `name`), write the report; metadata for the asset.
-
-    The seed is the same for every policy, so that reports can be compared task by task.
-    """
-    config = workspace.config
-    report = name or policy.version
-    partition = name or f"eval-{policy.version}"
-    args = {
-        "policy": asdict(policy),
-        "tasks": task_file(workspace, "heldout"),
-        "split": "heldout",
-        "episodes": config.eval.episodes,
-        "seed": derive_seed(config.seed, "evaluate"),
-        "partition": partition,
-        "report": str(workspace.report_path(report)),
-    }
-    run = jobs.run(context, "evaluate", report, args)
+    """Play the held-out split, publish it as `eval-<version>` (or `name`), write the report; metadata for the asset."""
+    args = evaluation_args(workspace, policy, task_file(workspace, "heldout"), name=name)
+    run = jobs.run(context, "evaluate", name or policy.version, args)
     return {
         "policy": policy.version,
         **show.success(run.result),
-        **show.films(store, config.experiment, run.result),
-        **show.sql(partition),
+        **show.films(store, workspace.config.experiment, run.result),
+        **show.sql(args["partition"]),
         **show.stage(run),
     }
 

@@ -186,20 +186,11 @@ def _run(run: "Stages", cell: _Cell, start: "PolicyRef") -> "Run":
 def _evaluated(run: "Stages", policy: "PolicyRef") -> "EvalReport":
     """Its report on held-out tasks; those of one comparison are drawn alike."""
     from flywheel.evaluation.report import from_json
-    from flywheel.seeds import derive_seed
+    from flywheel.jobs.evaluation_args import evaluation_args
 
     path = run.workspace.report_path(policy.version)
     if not path.is_file():
-        args = {
-            "policy": asdict(policy),
-            "tasks": run.tasks("heldout"),
-            "split": "heldout",
-            "episodes": run.config.eval.episodes,
-            "seed": derive_seed(run.config.seed, "evaluate"),
-            "partition": f"eval-{policy.version}",
-            "report": str(path),
-        }
-        run.run("evaluate", policy.version, args)
+        run.run("evaluate", policy.version, evaluation_args(run.workspace, policy, run.tasks("heldout")))
     return from_json(jsonlib.loads(path.read_text()))
 
 

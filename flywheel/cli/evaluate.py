@@ -1,6 +1,5 @@
 """`flywheel eval`: how often a policy solves tasks that it has never trained on."""
 
-from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 import typer
@@ -23,7 +22,7 @@ def evaluate(
 ) -> None:
     """Measure a policy: success with its 95% Wilson interval, by family. Trajectories go to the store."""
     from flywheel.cli.stages import stages
-    from flywheel.seeds import derive_seed
+    from flywheel.jobs.evaluation_args import evaluation_args
     from flywheel.workspace import Workspace
 
     config = configure(profile, settings)
@@ -31,19 +30,11 @@ def evaluate(
     player = workspace.policy(policy)
     check_writable(json)
     count = episodes or config.eval.episodes
-    drawn = derive_seed(config.seed, "evaluate") if seed is None else seed
     # Not `eval-<version>`: that partition and report belong to the iteration, and this must not replace them.
     name = f"eval-{player.version}-{split}-{count}" + ("" if seed is None else f"-seed{seed}")
-    args = {
-        "policy": asdict(player),
-        "split": split,
-        "episodes": count,
-        "seed": drawn,
-        "partition": name,
-        "report": str(workspace.report_path(name)),
-    }
     with stages(config) as run:
-        report = run.run("evaluate", name, {**args, "tasks": run.tasks(split)})
+        args = evaluation_args(workspace, player, run.tasks(split), split=split, episodes=count, seed=seed, name=name)
+        report = run.run("evaluate", name, args)
     write_json(json, report)
     _show(report)
 
