@@ -281,6 +281,13 @@ class RlConfig(Section):
     )
     replay_size: int = Field(0, ge=0, description="successes kept a task; 0 takes the rule's own, 10 or 8")
     warm_start: bool = Field(False, description="begin with the demonstrations in the replay buffer")
+    eval_every: int = Field(
+        0, ge=0, description="updates between evaluations on training tasks that are set aside; 0 sets none aside"
+    )
+    eval_tasks: int = Field(100, ge=1, description="how many are set aside")
+    keep: Literal["last", "best"] = Field(
+        "last", description="which policy is published: the last, or the best of those evaluations"
+    )
     save_every: int = Field(10, description="updates between resumable saves")
     sdpo: SdpoConfig = SdpoConfig()
     guards: GuardsConfig = GuardsConfig()

@@ -41,6 +41,7 @@ def checkpoint(run: StageRun) -> dg.MaterializeResult:
         **numbers(run.result, "steps", "updates", "episodes", "loss", "tokens", "success_first", "success_last"),
         **stage(run),
         **guards(run.result),
+        **validation(run.result),
     }
     version = dg.DataVersion(trained["fingerprint"] or trained["version"])
     return dg.MaterializeResult(metadata=metadata, data_version=version)
@@ -59,6 +60,18 @@ def guards(result: Mapping[str, Any]) -> Metadata:
     lines = [f"- update {done['update']}: {done['why']}: {done['did']}" for done in result["reactions"]]
     table = "\n".join([*head, *rows, "", *(lines or ["Nothing had to be done."])])
     return {"guards": dg.MetadataValue.md(table), "guard_reactions": len(lines)}
+
+
+def validation(result: Mapping[str, Any]) -> Metadata:
+    """Success on the way, on tasks that policy gradient did not practise, and after which update it was published."""
+    if not result.get("validation"):
+        return {}
+    rows = [
+        f"| {point['update']} | {point['success']:.1%} | {point['ci_low']:.1%} to {point['ci_high']:.1%} |"
+        for point in result["validation"]
+    ]
+    table = "\n".join(["| updates | success | 95% interval |", "|---|---|---|", *rows])
+    return {"validation": dg.MetadataValue.md(table), "kept_update": result["kept_update"]}
 
 
 def _figure(value: float | None) -> str:

@@ -29,7 +29,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "eval_report": (*MODEL, "eval"),
     "control_checkpoint": (*TRAINING, "flywheel.steps", "flywheel.init"),
     "control_eval_report": (*MODEL, "eval"),
-    "grpo_checkpoint": (*MODEL, "rl"),
+    "grpo_checkpoint": (*MODEL, "rl", "eval.temperature", "eval.max_turns"),
     "grpo_eval_report": (*MODEL, "eval"),
     "nightly_eval_report": (*MODEL, "eval"),
 }

@@ -178,8 +178,8 @@ def _run(run: "Stages", cell: _Cell, start: "PolicyRef") -> "Run":
             "seed": derive_seed(run.config.seed, "compare", cell.seed),
         }
         run.run("grpo", version, args)
-    metrics = (workspace.run_dir("grpo", version) / "metrics.jsonl").read_text().splitlines()
-    curve = tuple(float(jsonlib.loads(line)["success"]) for line in metrics)
+    metrics = map(jsonlib.loads, (workspace.run_dir("grpo", version) / "metrics.jsonl").read_text().splitlines())
+    curve = tuple(float(point["success"]) for point in metrics if "success" in point)
     return Run(cell.algorithm, cell.seed, _evaluated(run, workspace.policy(version)), curve)
 
 

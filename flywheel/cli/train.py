@@ -77,8 +77,9 @@ def grpo(
     }
     with stages(config) as run:
         result = run.run("grpo", name, {**args, "tasks": run.tasks("train")})
-    shown = ("algorithm", "updates", "episodes", "success_first", "success_last", "tokens_per_second", "seconds")
-    show_facts({**_trained(result), **{key: result.get(key) for key in shown}})
+    shown = ("algorithm", "updates", "kept_update", "episodes", "success_first", "success_last")
+    speed = ("tokens_per_second", "seconds")
+    show_facts({**_trained(result), **{key: result.get(key) for key in (*shown, *speed)}})
 
 
 def _trained(result: dict[str, dict[str, str]]) -> dict[str, str]:

@@ -21,6 +21,8 @@ from flywheel.jobs.policy_gradient.guarding import Guarding
 from flywheel.jobs.policy_gradient.practice import Practice, make_practice
 from flywheel.jobs.policy_gradient.reactions import Reactions
 from flywheel.jobs.policy_gradient.replaying import Replay
+from flywheel.jobs.policy_gradient.snapshots import snapshot
+from flywheel.jobs.policy_gradient.validation import Validation, set_aside
 from flywheel.jobs.pool import RolloutPool
 from flywheel.jobs.publishing import Publication, Publisher
 from flywheel.jobs.threads import use_threads
@@ -44,13 +46,13 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
     """`args`: init, tasks, out, version, partition, iteration, seed. Publishes its rollouts with their advantages."""
     started = time.perf_counter()
     init, out = PolicyRef(**args["init"]), Path(args["out"])
-    tasks = load_tasks(Path(args["tasks"]))
+    tasks, apart = set_aside(config, load_tasks(Path(args["tasks"])))
     states = states_folder(out, *_decides(config, args))
     with RolloutPool(config, init, finish=partial(_scored, config), digest=_itself) as pool:
         use_threads(config)
         # The store's catalog runs threads of its own, which a fork would not survive: only now.
         store = open_store(config)
-        practice = make_practice(config, store, tasks, args["iteration"], args["seed"])
+        practice = make_practice(config, store, tasks, args["iteration"], args["seed"], apart)
         own = {name: args[name] for name in ("partition", "iteration", "seed")}
         replay = Replay(config, store, pool.chat, tasks, **own) if config.rl.replay != "none" else None
         allotment = Allotment() if "allotment" in algorithm(config.rl.algorithm).needs else None
@@ -75,7 +77,15 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
         with _Shelf(config, args["partition"], states) as shelf:
             reactions = Reactions(config, args, memory, trainer, store, shelf.attempt, states, start)
             guarding = Guarding(memory, trainer, reactions, shelf.flush, progress)
-            curve = _Loop(config, args, pool, trainer, practice, replay, allotment, shelf, guarding, progress).run()
+            validation = Validation(
+                config, args, pool, store, apart, memory.validated, trainer, guarding.save, progress
+            )
+            curve = _Loop(
+                config, args, pool, trainer, practice, replay, allotment, shelf, guarding, validation, progress
+            ).run()
+        kept = memory.validated.best if config.rl.keep == "best" else None
+        if kept is not None:
+            trainer.restore(kept)
     ref = PolicyRef(args["version"], str(out), init.version, fingerprint(policy.model.parameters()))
     save_policy(policy.model, policy.chat.processor, ref, out)
     forget_states(out)
@@ -83,6 +93,7 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
     return {
         "policy": asdict(ref),
         "updates": trainer.updates,
+        "kept_update": trainer.updates if kept is None else kept,
         "episodes": shelf.episodes,
         "success_first": curve[0]["success"] if curve else None,
         "success_last": float(np.mean([point["success"] for point in curve[-5:]])) if curve else None,
@@ -105,6 +116,7 @@ def _decides(config: Config, args: dict[str, Any]) -> list[Any]:
         config.model_dump(include={"experiment", "prompt", "env"}),
         config.sft.model_dump(exclude={"save_every"}),
         config.flywheel.model_dump(include={"per_task", "success_threshold"}),
+        config.eval.model_dump(include={"temperature", "max_turns"}) if config.rl.eval_every else None,
     ]
 
 
@@ -146,12 +158,14 @@ class _Loop:
     allotment: Allotment | None
     shelf: "_Shelf"
     guarding: Guarding
+    validation: Validation
     progress: Progress
 
     def run(self) -> list[dict[str, float]]:
         """What was measured at each update."""
         curve, rl = [], self.config.rl
         self.guarding.begin()
+        self.validation.measure()
         while self.trainer.updates < rl.steps:
             batch, metrics = self._update()
             curve.append(metrics)
@@ -159,6 +173,7 @@ class _Loop:
             self.progress.metrics(done, curve[-1])
             self.progress.advance(done, rl.steps, "updates")
             self.guarding.react(batch.judged)
+            self.validation.measure()
             if rl.save_every and done % rl.save_every == 0 and done < rl.steps:
                 self.guarding.save()
         return curve
@@ -223,9 +238,7 @@ class _Loop:
             seed=seed,
         )
         specs = self.allotment.cut(specs) if self.allotment else specs
-        version = f"{self.args['version']}@{number}"
-        policy = PolicyRef(version, self.args["out"], self.args["init"]["version"])
-        return self.guarding.reactions.rescored(self.pool.play(specs, policy=policy))
+        return self.guarding.reactions.rescored(self.pool.play(specs, policy=snapshot(self.args, number)))
 
     def _graded(self, played: list[Trajectory]) -> _Batch:
         """Raises `InfrastructureError` when no episode could be judged."""

@@ -42,6 +42,7 @@ class _Work:
     specs: list[EpisodeSpec]
     policy: PolicyRef
     publication: Publication | None
+    digest: Callable[[Trajectory], Any] | None
 
 
 @contextmanager
@@ -122,16 +123,20 @@ class RolloutPool:
         *,
         policy: PolicyRef | None = None,
         publication: Publication | None = None,
+        digest: Callable[[Trajectory], Any] | None = None,
         on_done: Callable[[int], None] = lambda count: None,
     ) -> list[Any]:
         """Play all episodes, and publish them where `publication` says; digests in the order of `specs`.
 
+        Args:
+            policy: what the weights are called by now.
+            digest: in place of the pool's own; a function of a module.
         Raises `InfrastructureError` when a worker dies, and with the worker's own traceback when it has a bug.
         """
         for index, (_, connection) in enumerate(self._workers):
             share = list(specs[index :: len(self._workers)])
             try:
-                connection.send(_Work(share, policy or self.policy, publication))
+                connection.send(_Work(share, policy or self.policy, publication, digest))
             except BrokenPipeError as error:
                 raise InfrastructureError(DEAD_WORKER) from error
         found: dict[str, Any] = {}
@@ -178,13 +183,14 @@ class RolloutPool:
 
     async def _play(self, work: _Work, worker: str, connection: Connection) -> None:
         agent = LocalAgent(self.model, self.chat, work.policy)
+        digest = work.digest or self._digest
         publisher = Publisher(open_store(self.config), work.publication) if work.publication else None
 
         def take(trajectory: Trajectory) -> None:
             finished = self._finish(trajectory)
             if publisher:
                 publisher.add([finished])
-            connection.send((finished.id, self._digest(finished)))
+            connection.send((finished.id, digest(finished)))
 
         try:
             await play(

@@ -12,7 +12,7 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -82,8 +82,8 @@ class TrainerStates:
     def __init__(self, folder: Path, model: torch.nn.Module, parts: dict[str, Any]) -> None:
         self._folder, self._model, self._parts = folder, model, parts
 
-    def save(self, step: int, best: int | None = None) -> None:
-        """Write the state after `step` optimiser steps; that of step `best` is kept whatever its age.
+    def save(self, step: int, kept: Collection[int] = ()) -> None:
+        """Write the state after `step` optimiser steps; those of the steps `kept` stay whatever their age.
 
         Raises `CheckpointError` when it cannot be written.
         """
@@ -96,7 +96,7 @@ class TrainerStates:
             tensors = {name: value.contiguous() for name, value in _untied(self._model.state_dict()).items()}
             save_file(tensors, staged / "model.safetensors")
             self._finish(step, staged, tuple(self._parts))
-        self._replace(staged, final, best)
+        self._replace(staged, final, kept)
 
     def _save_shards(self, step: int, staged: Path, final: Path) -> None:
         """The first process makes the folder, each writes its share, the first finishes it."""
@@ -108,7 +108,7 @@ class TrainerStates:
         save_shards(staged, self._model, self._parts["optimizer"])
         if first:
             self._finish(step, staged, self._beside_shards)
-            self._replace(staged, final, None)
+            self._replace(staged, final, ())
         dist.barrier()
 
     def _finish(self, step: int, staged: Path, parts: Sequence[str]) -> None:
@@ -121,13 +121,12 @@ class TrainerStates:
     def _beside_shards(self) -> tuple[str, ...]:
         return tuple(name for name in self._parts if name != "optimizer")
 
-    def _replace(self, staged: Path, final: Path, best: int | None) -> None:
+    def _replace(self, staged: Path, final: Path, kept: Collection[int]) -> None:
         shutil.rmtree(final, ignore_errors=True)
         staged.replace(final)
         _fsync(self._folder)
-        for old in self._saved()[:-KEPT_STATES]:
-            if best is None or old != self._state(best):
-                shutil.rmtree(old)
+        for old in set(self._saved()[:-KEPT_STATES]) - set(map(self._state, kept)):
+            shutil.rmtree(old)
 
     def resume(self) -> int:
         """Load the newest state; the number of steps it has seen, 0 when there is none.

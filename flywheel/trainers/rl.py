@@ -5,7 +5,7 @@ Losses are divided by the counts of the whole step, so cutting a step into rows 
 Shapes: B rollouts of an update, K trained tokens of one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -79,9 +79,9 @@ class PolicyGradient:
         self._states = TrainerStates(states, policy.model, {**self._parts, **(parts or {})})
         self.updates = self._states.resume()
 
-    def save(self, best: int | None = None) -> None:
-        """Write a state to go on from; that of update `best` is kept whatever its age."""
-        self._states.save(self.updates, best)
+    def save(self, kept: Collection[int] = ()) -> None:
+        """Write a state to go on from; those of the updates `kept` stay whatever their age."""
+        self._states.save(self.updates, kept)
 
     def restore(self, update: int) -> None:
         """Everything that is trained, as it was after that update; the count of updates goes on."""

@@ -1,4 +1,4 @@
-"""Guards on the asset: a table of what they saw and did, and why a run was paused."""
+"""Guards on the asset: a table of what they saw and did, and why a run was paused; and the evaluations on the way."""
 
 import dagster as dg
 import pytest
@@ -23,6 +23,14 @@ def test_the_asset_shows_every_guard_and_every_reaction(house: House) -> None:
     assert "| ref_kl | not measured | not measured | above 0.05 |  | 0 | 0 |" in table
     assert table.endswith("- update 3: entropy is 0.25, below 0.3: the learning rate is 1e-4")
     assert metadata["guard_reactions"].value == 1
+
+
+def test_the_asset_shows_how_success_went_and_which_policy_was_published(house: House) -> None:
+    trained(house)
+    house.materialize("grpo_checkpoint", partition="iter-01")
+    metadata = house.latest("grpo_checkpoint", "iter-01").metadata
+    assert str(metadata["validation"].value).endswith("| 2 | 50.0% | 44.0% to 56.0% |")
+    assert metadata["kept_update"].value == 2
 
 
 def test_a_paused_run_leaves_its_reason_on_the_asset(house: House) -> None:

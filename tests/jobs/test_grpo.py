@@ -23,14 +23,10 @@ from flywheel.types import Observation, PolicyRef, Task, Trajectory
 from tests.killing import CONTEXT, in_child
 from tests.school import School
 from tests.tiny import Notes
+from tests.updates import args_for
 
 EPISODES = 3 * 3 * 4
 """Updates times tasks times episodes of a task."""
-
-
-def args_for(school: School, home: Path, **changes: Any) -> dict[str, Any]:
-    given = {"init": school.policy, "tasks": str(school.tasks), "out": str(home / "grpo"), "version": "grpo-iter-01"}
-    return {**given, "partition": "grpo-iter-01", "iteration": 1, "seed": 3, **changes}
 
 
 def stored(config: Config) -> list[Trajectory]:

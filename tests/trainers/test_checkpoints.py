@@ -140,7 +140,7 @@ def test_the_best_state_is_kept_whatever_its_age_and_brings_back_what_is_asked_f
     one_step(policy, optimisation)
     best, rate = fingerprint(policy.model.parameters()), optimisation.scheduler.state_dict()
     for step in (1, 2, 3, 10):
-        states.save(step, 1)
+        states.save(step, {1})
         one_step(policy, optimisation)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000001", "step-000003", "step-000010"]
     states.load(1, ("optimizer",))

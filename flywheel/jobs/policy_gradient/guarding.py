@@ -80,6 +80,6 @@ class Guarding:
             self.save()
 
     def save(self) -> None:
-        """Write a state to go on from; the best one is kept beside it."""
+        """Write a state to go on from; those to go back to are kept beside it."""
         self.publish()
-        self.trainer.save(self.memory.evaluations.best)
+        self.trainer.save(self.memory.kept)

@@ -36,6 +36,7 @@ class Practice:
         failures: family -> failure rate to begin with.
         seed: decides the draws.
         rungs: family and level -> success to begin with.
+        apart: tasks that are not to be practised, also where new ones are made.
 
     Raises `DataError` when no task is of the configured families.
     """
@@ -47,6 +48,7 @@ class Practice:
         failures: Mapping[str, float],
         seed: int,
         rungs: Mapping[Rung, float] | None = None,
+        apart: Sequence[Task] = (),
     ) -> None:
         self._tasks = [task for task in tasks if not config.rl.families or task.family in config.rl.families]
         if not self._tasks:
@@ -54,6 +56,7 @@ class Practice:
         families = sorted({task.family for task in self._tasks})
         self._family_of = np.array([families.index(task.family) for task in self._tasks])
         self._config, self._seed = config, seed
+        self._apart = {task.id for task in apart}
         self.failures = {family: failures.get(family, UNKNOWN) for family in families}
         self.ladder = Ladder(map(_rung, self._tasks), rungs or {}, config.rl.open_levels)
 
@@ -98,17 +101,24 @@ class Practice:
         """New tasks around failures that are not among the known ones."""
         if not count:
             return []
-        known = {task.id for task in self._tasks}
+        known = self._apart | {task.id for task in self._tasks}
         made = grow(self._config, self.ladder.failing(), count, derive_seed(self._seed, "grown", *scope))
         return [task for task in made if task.id not in known]
 
 
-def make_practice(config: Config, store: TrajectoryStore, tasks: Sequence[Task], iteration: int, seed: int) -> Practice:
+def make_practice(
+    config: Config,
+    store: TrajectoryStore,
+    tasks: Sequence[Task],
+    iteration: int,
+    seed: int,
+    apart: Sequence[Task] = (),
+) -> Practice:
     """Practice as the rollouts of an iteration suggest it. Raises `DataError` when no task is left to practise."""
     if config.rl.select == "mixed":
         tasks = select_mixed(config, store, tasks, iteration)
     rungs = success_by_rung(config, store, iteration)
-    return Practice(config, tasks, failures_of(config, store, iteration), seed, rungs)
+    return Practice(config, tasks, failures_of(config, store, iteration), seed, rungs, apart)
 
 
 def failures_of(config: Config, store: TrajectoryStore, iteration: int) -> dict[str, float]:

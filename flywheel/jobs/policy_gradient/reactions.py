@@ -9,6 +9,7 @@ from flywheel.config import Config
 from flywheel.jobs.outcomes import score
 from flywheel.jobs.policy_gradient.entropulse import Pool, entropulse
 from flywheel.jobs.policy_gradient.guard_memory import Adjusted, Memory
+from flywheel.jobs.policy_gradient.snapshots import snapshot
 from flywheel.seeds import derive_seed
 from flywheel.store.store import TrajectoryStore
 from flywheel.trainers.guards import Finding, Reaction
@@ -161,7 +162,7 @@ class Reactions:
     def sft_round(self, _: Sequence[Trajectory]) -> str | None:
         """An Entropulse round; None where nothing has succeeded yet."""
         update = self.trainer.updates
-        versions = tuple(f"{self.args['version']}@{number}" for number in range(update))
+        versions = tuple(snapshot(self.args, number).version for number in range(update))
         pool = Pool(self.args["iteration"], self.args["partition"], self.attempt, versions)
         seed = derive_seed(self.args["seed"], "entropulse", update)
         states = self.states / f"entropulse-{update:06d}"

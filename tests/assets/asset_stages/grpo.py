@@ -11,11 +11,17 @@ def run(config, args, progress):
     skill = skill_of(args["init"])
     published = publish(config, args, init, skill, 20)
     policy = make_policy(args["out"], args["version"], init, skill + 0.05)
-    played = {"updates": 4, "episodes": 20, "success_first": skill, "success_last": skill + 0.05}
-    return {**played, **GUARDED, "policy": policy, "attempt": published["attempt"], "seconds": 0.01}
+    played = {"updates": 4, "kept_update": 2, "episodes": 20, "success_first": skill, "success_last": skill + 0.05}
+    return {
+        **played,
+        **MEASURED,
+        "policy": policy,
+        "attempt": published["attempt"],
+        "seconds": 0.01,
+    }
 
 
-GUARDED = {
+MEASURED = {
     "guards": [
         {
             "guard": "entropy",
@@ -40,5 +46,9 @@ GUARDED = {
     ],
     "reactions": [
         {"update": 3, "why": "entropy is 0.25, below 0.3", "reaction": "halve_lr", "did": "the learning rate is 1e-4"}
+    ],
+    "validation": [
+        {"update": 0, "success": 0.25, "ci_low": 0.2, "ci_high": 0.3},
+        {"update": 2, "success": 0.5, "ci_low": 0.44, "ci_high": 0.56},
     ],
 }

@@ -6,7 +6,6 @@ Nothing of the run is stood in for: what goes wrong is done to its weights, its 
 import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from flywheel.trainers.model import fingerprint
 from flywheel.trainers.rl import PolicyGradient
 from tests.killing import in_child
 from tests.school import School
-from tests.tiny import Notes
+from tests.updates import before_update, play, scale_head
 
 NEVER = 9e9
 LOW = ("entropy_warn", "entropy_react", "entropy_collapse", "distinct_actions")
@@ -41,40 +40,8 @@ def drill(school: School, home: Path, *settings: str, **thresholds: float) -> Co
     return school.config(home, *(f"rl.guards.{name}={value}" for name, value in values.items()), *settings)
 
 
-def args_for(school: School, home: Path) -> dict[str, Any]:
-    given = {"init": school.policy, "tasks": str(school.tasks), "out": str(home / "grpo"), "version": "grpo-iter-01"}
-    return {**given, "partition": "grpo-iter-01", "iteration": 1, "seed": 3}
-
-
-def play(school: School, config: Config) -> tuple[dict[str, Any], Notes]:
-    notes = Notes()
-    return grpo.run(config, args_for(school, config.home_path), notes), notes
-
-
 def reactions(result: dict[str, Any]) -> list[tuple[int, str]]:
     return [(entry["update"], entry["reaction"]) for entry in result["reactions"]]
-
-
-def before_update(monkeypatch: pytest.MonkeyPatch, number: int, harm: Callable[[PolicyGradient], None]) -> None:
-    """Do harm to the trainer between playing and training, at one update or (-1) at each."""
-    real = PolicyGradient.update
-
-    def update(trainer: PolicyGradient, *given: Any) -> dict[str, float]:
-        if number in (-1, trainer.updates):
-            harm(trainer)
-        return real(trainer, *given)
-
-    monkeypatch.setattr(PolicyGradient, "update", update)
-
-
-def scale_head(factor: float) -> Callable[[PolicyGradient], None]:
-    """Sharper than taught (collapse) or of another temperature than the engine's (mismatch), by one factor."""
-
-    def harm(trainer: PolicyGradient) -> None:
-        with torch.no_grad():
-            trainer.policy.model.model.language_model.norm.weight.mul_(factor)
-
-    return harm
 
 
 def test_a_healthy_run_is_left_alone_to_the_last_bit(school: School, tmp_path: Path) -> None:
