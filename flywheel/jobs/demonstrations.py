@@ -25,7 +25,7 @@ from flywheel.types import Task, Trajectory
 
 
 def build_demonstrations(config: Config, tasks: Sequence[Task], folder: Path) -> dict[str, Any]:
-    """Play `tasks.demonstrations` tasks by script and save them.
+    """Play `tasks.demonstrations` tasks by script and save them, in the order of the tasks.
 
     The script of a generated task is the oracle, which knows the simulated desktop; tasks of packs bring their own.
 
@@ -37,6 +37,8 @@ def build_demonstrations(config: Config, tasks: Sequence[Task], folder: Path) ->
     specs = plan(config, chosen, partition="demonstrations", samples=1, temperature=0.0, max_turns=32)
     played: list[Trajectory] = []
     play_scripts(config, specs, words.space, played.append)
+    place = {spec.id: number for number, spec in enumerate(specs)}
+    played.sort(key=lambda trajectory: place[trajectory.id])  # desktops finish in another order in every run
     shown = [trajectory for trajectory in played if trajectory.success]
     failed = [trajectory for trajectory in played if not trajectory.success]
     if failed and (not shown or not config.tasks.source):

@@ -1,5 +1,6 @@
 """The two stages that make training sets, and the one that looks whether a checkpoint loads."""
 
+import asyncio
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,17 @@ from flywheel.chat import make_words
 from flywheel.config import Config
 from flywheel.datasets.sets import load_rows
 from flywheel.datasets.task_files import save_tasks
+from flywheel.envs.simulated.env import SimulatedEnv
 from flywheel.envs.simulated.tasks import load_tasks
 from flywheel.errors import CheckpointError, DataError, StoreError
 from flywheel.jobs import demonstrations, sft_set, verify
 from flywheel.rollout.groups import plan
 from flywheel.store.opening import open_store
 from flywheel.testing import random_trajectory
-from flywheel.types import PolicyRef, Trajectory
+from flywheel.types import Observation, PolicyRef, Task, Trajectory
 from flywheel.workspace import iteration_name
 from tests.rollout.test_solutions import END, SEND
-from tests.tiny import Notes, Tiny, small_config, write_tasks
+from tests.tiny import SCREEN, Notes, Tiny, small_config, write_tasks
 
 
 def shown(home: Path, count: int = 5) -> tuple[dict[str, Any], Path]:
@@ -46,6 +48,33 @@ def test_the_oracle_shows_the_first_tasks(tmp_path: Path) -> None:
 def test_demonstrations_repeat(tmp_path: Path) -> None:
     first, again = (list(load_rows(shown(tmp_path / name)[1])) for name in ("one", "two"))
     assert first == again
+
+
+class UnevenEnv(SimulatedEnv):
+    """Slow at one task; `judged` is what all of them were asked about, in order."""
+
+    def __init__(self, slow: str, judged: list[str]) -> None:
+        super().__init__(SCREEN)
+        self._slow, self._judged, self._task = slow, judged, ""
+
+    async def reset(self, task: Task) -> Observation:
+        self._task = task.id
+        await asyncio.sleep(0.3 if task.id == self._slow else 0)
+        return await super().reset(task)
+
+    async def evaluate(self) -> float:
+        self._judged.append(self._task)
+        return await super().evaluate()
+
+
+def test_desktops_that_finish_out_of_order_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = load_tasks(write_tasks(tmp_path, 4))
+    judged: list[str] = []
+    monkeypatch.setattr(demonstrations, "make_env", lambda _: UnevenEnv(tasks[0].id, judged))
+    config = small_config(tmp_path, "env.backend=remote", "rollout.concurrency=2")
+    demonstrations.build_demonstrations(config, tasks, tmp_path / "shown")
+    assert judged[-1] == tasks[0].id
+    assert [row["task_id"] for row in load_rows(tmp_path / "shown")] == [task.id for task in tasks]
 
 
 def test_only_solutions_that_look_something_up_are_shown_the_tree(tmp_path: Path) -> None:
