@@ -50,10 +50,11 @@ def _load_given(config: Config, progress: Progress) -> tuple[Any, Any, dict[str,
 
 
 def _build_tiny(config: Config, progress: Progress) -> tuple[Any, Any, dict[str, float]]:
-    screen, sizes = Size(config.env.width, config.env.height), config.model.tiny
+    sizes = config.model.tiny
     words = (*ALL_WORDS, *(_pack_words() if config.tasks.source == OFFLINE else ()))
     processor = offline_processor(sizes.merges, words)
     chat = make_chat(config, processor)
+    screen = chat.model_size(Size(config.env.width, config.env.height))
     seed = derive_seed(config.seed, "base")
     model = build_model(processor.tokenizer, sizes, seed)
     captions = train_vision(model, chat, screen, sizes, seed, progress)

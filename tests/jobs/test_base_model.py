@@ -13,7 +13,7 @@ from flywheel.jobs import base_model
 from flywheel.jobs.base_model import offline_processor
 from flywheel.modeling.policy import load_policy, make_chat
 from flywheel.trainers.model import fingerprint
-from flywheel.types import Observation, PolicyRef, Screenshot
+from flywheel.types import Observation, PolicyRef, Screenshot, Size
 from flywheel.workspace import read_policy
 from tests.tiny import SCREEN, Notes, Tiny, small_config, some_tasks
 
@@ -50,6 +50,15 @@ def test_another_size_is_a_matter_of_settings(tmp_path: Path) -> None:
     config = small_config(tmp_path, *FEW_STEPS, *sizes, "model.tiny.vision_hidden=32")
     result = base_model.run(config, {"out": str(tmp_path / "base")}, Notes())
     assert result["metrics"]["parameters"] < 300_000
+
+
+def test_it_learns_on_screens_as_it_will_see_them(tmp_path: Path) -> None:
+    """A screen of 640 x 384 that is scaled down to 160 x 96 has 15 cells for it, not 240."""
+    config = small_config(tmp_path, *FEW_STEPS, "env.width=640", "env.height=384", "model.max_pixels=15360")
+    out = tmp_path / "base"
+    result = base_model.run(config, {"out": str(out)}, Notes())
+    _, chat = load_policy(config, PolicyRef(**result["policy"]))
+    assert chat.grid(Size(640, 384)) == chat.grid(Size(160, 96)) == (1, 6, 10)
 
 
 def test_every_solution_of_the_desktop_is_short_in_the_tokens_of_the_tiny_model(tiny: Tiny) -> None:
