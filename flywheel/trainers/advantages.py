@@ -137,6 +137,15 @@ def group_relative(
     return torch.where(rows.size_B == 1, alone_B, torch.where(rows.flat_B, 0.0, advantage_B))
 
 
+def others_mean(reward_B: Tensor, group_B: Tensor) -> Tensor:
+    """mean_B of the other rows of each row's group and, as one row more, the mean of all other rows: a group of one has
+    nothing else, and a small group is not believed alone."""
+    size_B = torch.bincount(group_B)[group_B]
+    sum_B = torch.zeros_like(reward_B).index_add(0, group_B, reward_B)[group_B]
+    all_B = (reward_B.sum() - reward_B) / max(len(reward_B) - 1, 1)
+    return (sum_B - reward_B + all_B) / size_B
+
+
 def batch_whitened(
     reward_B: Tensor,
     group_B: Tensor,

@@ -69,7 +69,8 @@ TABLE = (
         unit="token", critic="value",
         keeps="clipped surrogate, GAE, whitened advantages, clipped value loss",
         drops="lambda .95 and a discount, which over tokens hide the outcome from all but the last turn: both are 1; "
-        "a backbone of the critic's own: a linear head reads the policy's hidden states, without gradient",
+        "a backbone of the critic's own: a linear head reads the policy's hidden states, without gradient, and what "
+        "the task's other rollouts got, without which it knows too little of a new task",
         source="arXiv:1707.06347, arXiv:1506.02438",
     ),
     Algorithm(

@@ -24,9 +24,9 @@ pass but count in the denominators, which are those of the whole optimiser step.
 - `rl.kl` with `rl.kl_estimator`, and `rl.entropy`, add their terms to any algorithm but `sdpo` and `webrl`.
 - Clips of a ratio of tokens are dual (3): the loss of a token with negative advantage is bounded.
 - A critic is a linear head on the policy's hidden states that sends no gradient into them; `rl.critic_lr`,
-  `rl.critic_steps`, `rl.value_pretraining`. It lies in the trainer's states. It knows what the last hidden state says:
-  on the embedded profile that explains .10 to .12 of the variance of unseen outcomes, so `vapo` trains its critic alone
-  until `rl.value_pretraining` ends it, not until .3 is explained.
+  `rl.critic_steps`, `rl.value_pretraining`. It lies in the trainer's states. That of `ppo` and `vapo` is also told what
+  the task's other rollouts of the update got, where it starts: on the embedded profile, hidden states alone explain
+  nothing of the outcomes of tasks not seen before, that mean .35 of the variance.
 - Replay (`rl.replay`), practice where it fails (`rl.focus`) and [guards](guards.md) go with every row.
 - An update logs `mean_abs_dlogp` and `mismatch_k3`: how far the engine's logprobs are from the trainer's.
 """

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from flywheel.errors import TrainingError
 from flywheel.sections import RlConfig
-from flywheel.trainers.advantages import group_ids, overlong_penalty
+from flywheel.trainers.advantages import group_ids, others_mean, overlong_penalty
 from flywheel.trainers.algorithms import Algorithm
 from flywheel.trainers.corrections import correct, top_quantile_mask
 from flywheel.trainers.critic import Critic, Lesson
@@ -122,27 +122,34 @@ def _by_step(
 
 def _verdict(critic: Critic, rollout: Rollout, score: Score) -> Lesson:
     first = np.flatnonzero(np.diff(steps_in(rollout.sample.train_mask), prepend=-1))
-    hidden_ND = score.hidden_KD[torch.from_numpy(first)]
-    value_N = critic.read(hidden_ND)
-    return Lesson(hidden_ND, value_N, torch.full_like(value_N, float(rollout.trajectory.success)))
+    state_ND = score.hidden_KD[torch.from_numpy(first)]
+    value_N = critic.read(state_ND)
+    return Lesson(state_ND, value_N, torch.full_like(value_N, float(rollout.trajectory.success)))
 
 
 def _by_token(
     algorithm: Algorithm, rollouts: Sequence[Rollout], scores: Sequence[Score], critic: Critic
 ) -> list[Credit]:
-    """The trajectory's reward comes with its last token."""
-    values = [critic.read(score.hidden_KD) for score in scores]
+    """The trajectory's reward comes with its last token. The critic knows how the task's other rollouts ended."""
+    reward_B = torch.tensor([rollout.reward for rollout in rollouts], dtype=torch.float64)
+    others_B = others_mean(reward_B, group_ids([rollout.sample.group_id for rollout in rollouts]))
+    states = [_told(score.hidden_KD, others) for score, others in zip(scores, others_B.tolist(), strict=True)]
+    values = [critic.read(state_ND) for state_ND in states]
     value_BT = torch.nn.utils.rnn.pad_sequence([value.double().cpu() for value in values], batch_first=True)
     length_B = torch.tensor([len(value) for value in values])
     mask_BT = torch.arange(value_BT.shape[1]) < length_B[:, None]
     reward_BT = torch.zeros_like(value_BT)
-    reward_BT[torch.arange(len(rollouts)), length_B - 1] = torch.tensor([r.reward for r in rollouts]).double()
+    reward_BT[torch.arange(len(rollouts)), length_B - 1] = reward_B
     advantage_BT, return_BT = algorithm.advantage(reward_BT, value_BT, mask_BT)
     credits = []
-    for b, (rollout, score, value_N) in enumerate(zip(rollouts, scores, values, strict=True)):
-        lesson = Lesson(score.hidden_KD, value_N, return_BT[b, : len(value_N)].to(value_N))
+    for b, (rollout, state_ND, value_N) in enumerate(zip(rollouts, states, values, strict=True)):
+        lesson = Lesson(state_ND, value_N, return_BT[b, : len(value_N)].to(value_N))
         credits.append(_plain(rollout, advantage_BT[b, : len(value_N)].numpy(), lesson))
     return credits
+
+
+def _told(hidden_KD: Tensor, others: float) -> Tensor:
+    return torch.cat([hidden_KD, hidden_KD.new_full((len(hidden_KD), 1), others)], 1)
 
 
 # --- corrections and selection ---------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from flywheel.trainers.advantages import (
     group_relative,
     informative_rows,
     length_adaptive_lambda,
+    others_mean,
     overlong_penalty,
     step_returns,
 )
@@ -55,6 +56,14 @@ def test_leave_one_out_is_the_reward_less_the_mean_of_the_others() -> None:
     advantage = group_relative(REWARD, GROUP, scale="leave_one_out")
     assert advantage[0] == pytest.approx(1.0 - 0.0)
     assert advantage[1] == pytest.approx(0.0 - 0.5)
+
+
+def test_others_are_believed_the_more_the_more_there_are() -> None:
+    """Rows of a group of three, of a pair, and one alone; the mean of all other rows counts as one row."""
+    reward_B, group_B = torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0, 0.0]), torch.tensor([0, 0, 0, 1, 1, 2])
+    all_B = [2 / 5, 3 / 5, 2 / 5, 2 / 5, 3 / 5, 3 / 5]
+    others = [(1 + all_B[0]) / 3, (2 + all_B[1]) / 3, (1 + all_B[2]) / 3, all_B[3] / 2, (1 + all_B[4]) / 2, all_B[5]]
+    assert others_mean(reward_B, group_B).tolist() == pytest.approx(others)
 
 
 def test_the_length_baseline_needs_lengths() -> None:
