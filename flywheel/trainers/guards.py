@@ -6,6 +6,9 @@ is refused before it is taken (`trainers.gradients`), and episodes that the envi
 
 A guard of a noisy figure looks at the mean of the last `window` updates, and only once there are so many. After it has
 asked for something it starts to count afresh, so that its reaction has time to show.
+
+A policy that learns grows certain: reward is bought with entropy (arXiv:2505.22617). So entropy, and what else may
+move with learning, counts only while success does not rise.
 """
 
 import math
@@ -24,6 +27,8 @@ Reaction = Literal[
 Level = Literal["ok", "warn", "react"]
 DEAD_UPDATES = 3
 """Updates in a row without groups that differ after which training pauses."""
+FLAT = 0.02
+"""Rise of task success that still counts as none: half a standard error of a window of 1000 episodes at 50%."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,7 @@ class Guard:
         updates: the figure is its mean over so many updates.
         relative: to its start, which is its mean over the first `updates` updates.
         rise: thresholds are at least so many times the start: what a policy came with is not what training did to it.
+        unless_rising: it says nothing while success rises.
         patience: updates in a row beyond `react` before it asks for anything.
         advice: what a person can do when the run pauses for it.
     """
@@ -52,19 +58,24 @@ class Guard:
     updates: int = 1
     relative: bool = False
     rise: float = 0.0
+    unless_rising: bool = False
     patience: int = 1
     advice: str = ""
 
     def level(self, value: float, start: float) -> Level:
         """A figure that is no number is as bad as can be."""
-        if self._beyond(value, self.react, start):
+        if self._beyond(value, self.limit("react", start)):
             return "react"
-        return "warn" if self._beyond(value, self.warn, start) else "ok"
+        return "warn" if self._beyond(value, self.limit("warn", start)) else "ok"
 
-    def _beyond(self, value: float, threshold: float | None, start: float) -> bool:
+    def limit(self, level: Level, start: float) -> float | None:
+        """The threshold of a level, after a start."""
+        threshold = self.react if level == "react" else self.warn
+        return threshold if threshold is None or not self.rise else max(threshold, self.rise * start)
+
+    def _beyond(self, value: float, threshold: float | None) -> bool:
         if threshold is None:
             return False
-        threshold = max(threshold, self.rise * start) if self.rise else threshold
         return math.isnan(value) or (value > threshold if self.bad == "above" else value < threshold)
 
     def worse(self, one: float, other: float) -> float:
@@ -84,9 +95,9 @@ def guards_of(c: GuardsConfig) -> tuple[Guard, ...]:
     """
     return (
         Guard("entropy", "sampled_entropy", "below", c.entropy_warn, c.entropy_react, (), FALLING,
-              updates=c.window, relative=True),
+              updates=c.window, relative=True, unless_rising=True),
         Guard("entropy_collapse", "sampled_entropy", "below", None, c.entropy_collapse, (),
-              ("restore_best", "sft_round"), updates=c.window, relative=True,
+              ("restore_best", "sft_round"), updates=c.window, relative=True, unless_rising=True,
               advice="lower rl.lr or raise rl.entropy"),
         Guard("distinct_actions", "distinct_actions", "below", None, c.distinct_actions, (), FALLING,
               updates=c.window),
@@ -100,9 +111,10 @@ def guards_of(c: GuardsConfig) -> tuple[Guard, ...]:
         Guard("mismatch", "mean_abs_dlogp", "above", c.mismatch_warn, c.mismatch_react, ("correct",), ("pause",),
               advice="check that the engine has the trainer's weights, temperature and dtype (flywheel doctor)"),
         Guard("truncated", "truncated", "above", None, c.truncated, (), ("cap_turns",), updates=c.window, rise=c.rise),
-        Guard("unparsed", "unparsed", "above", None, c.unparsed, (), ("sft_round",), updates=c.window, rise=c.rise),
+        Guard("unparsed", "unparsed", "above", None, c.unparsed, (), ("sft_round",), updates=c.window, rise=c.rise,
+              unless_rising=True),
         Guard("repeated", "repeated", "above", None, c.repeated, (), ("pause",), updates=c.window, rise=c.rise,
-              advice="train longer by supervision first"),
+              unless_rising=True, advice="train longer by supervision first"),
         Guard("shaping", "shaping_gain", "above", None, c.shaping_gain, (), ("cut_shaping",)),
         Guard("env_errors", "env_errors", "above", c.env_errors, None, ("exclude_rows",)),
     )  # fmt: skip
@@ -128,11 +140,11 @@ class Finding:
     guard: Guard
     level: Level
     value: float
+    limit: float
     asks: tuple[Reaction, ...]
 
     def __str__(self) -> str:
-        threshold = self.guard.react if self.level == "react" else self.guard.warn
-        return f"{self.guard.name} is {self.value:.3g}, {self.guard.bad} {threshold:g}"
+        return f"{self.guard.name} is {self.value:.3g}, {self.guard.bad} {self.limit:.3g}"
 
 
 class Guards:
@@ -141,9 +153,12 @@ class Guards:
     def __init__(self, table: tuple[Guard, ...]) -> None:
         self.table = table
         self.records = {guard.name: Record() for guard in table}
+        self.success: list[float] = []
 
     def judge(self, metrics: Mapping[str, float]) -> list[Finding]:
         """Take in the figures of one update; every guard that is beyond a threshold, in the order of the table."""
+        if "success" in metrics:
+            self.success.append(metrics["success"])
         found = (self._judge(guard, metrics[guard.metric]) for guard in self.table if guard.metric in metrics)
         return [finding for finding in found if finding is not None]
 
@@ -154,18 +169,27 @@ class Guards:
             return None
         record.last = value
         record.worst = value if record.worst is None else guard.worse(record.worst, value)
-        level = guard.level(value, record.start or 0.0)
+        start = record.start or 0.0
+        level = guard.level(value, start)
+        if level != "ok" and guard.unless_rising and self._rising(guard.updates):
+            level = "ok"
         record.warned += level == "warn"
         record.streak = record.streak + 1 if level == "react" else 0
         if level == "ok":
             return None
-        if level == "react" and record.streak < guard.patience:
-            return Finding(guard, "warn" if guard.warn is not None else level, value, guard.on_warn)
-        if level == "warn":
-            return Finding(guard, level, value, guard.on_warn)
-        record.reacted += 1
-        record.streak, record.recent = 0, []
-        return Finding(guard, level, value, guard.on_react)
+        asks = guard.on_warn
+        if level == "react" and record.streak >= guard.patience:
+            asks = guard.on_react
+            record.reacted += 1
+            record.streak, record.recent = 0, []
+        elif guard.warn is not None:
+            level = "warn"
+        return Finding(guard, level, value, guard.limit(level, start) or 0.0, asks)
+
+    def _rising(self, updates: int) -> bool:
+        """Whether the last so many updates succeeded more often than those before them."""
+        now, before = self.success[-updates:], self.success[-2 * updates : -updates]
+        return bool(before) and math.fsum(now) / len(now) > math.fsum(before) / len(before) + FLAT
 
     def rows(self) -> list[dict[str, Any]]:
         """The table as it stands, for a report: thresholds, last and worst figure, counts."""
@@ -177,10 +201,11 @@ class Guards:
         return rows
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: asdict(record) for name, record in self.records.items()}
+        return {"success": self.success, "records": {name: asdict(record) for name, record in self.records.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.records = {name: Record(**state[name]) for name in self.records}
+        self.success = list(state["success"])
+        self.records = {name: Record(**state["records"][name]) for name in self.records}
 
 
 def _smoothed(guard: Guard, record: Record, raw: float) -> float | None:

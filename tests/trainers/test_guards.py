@@ -103,6 +103,41 @@ def test_what_a_policy_came_with_is_not_what_training_did_to_it() -> None:
     assert told(seen(sound, "unparsed", 0.0, 0.01, 0.12, 0.12)) == {"unparsed": ("react", ("sft_round",))}
 
 
+UNLESS_RISING = {"sampled_entropy": 0.1, "unparsed": 0.4, "repeated": 0.4}
+
+
+@pytest.mark.parametrize("metric", UNLESS_RISING)
+@pytest.mark.parametrize(
+    ("success", "speaks"),
+    [
+        ((0.3, 0.4, 0.5, 0.6, 0.7, 0.7), False),
+        ((0.3, 0.3, 0.3, 0.3, 0.3, 0.33), True),
+        ((0.7, 0.7, 0.6, 0.5, 0.4, 0.3), True),
+    ],
+)
+def test_what_comes_with_learning_is_no_fault(metric: str, success: tuple[float, ...], speaks: bool) -> None:
+    """The same fall of entropy, or rise of a share, while success rises, stands still and falls."""
+    made = guards(SMOOTH)
+    sound = 1.0 if metric == "sampled_entropy" else 0.0
+    values = 3 * [sound] + 3 * [UNLESS_RISING[metric]]
+    found = [made.judge({metric: value, "success": rate}) for rate, value in zip(success, values, strict=True)]
+    assert any(found) is speaks
+
+
+def test_a_collapse_after_a_rise_is_still_one() -> None:
+    made = guards(SMOOTH)
+    for rate, entropy in ((0.3, 1.0), (0.4, 0.8), (0.5, 0.5), (0.6, 0.1), (0.7, 0.1), (0.8, 0.1)):
+        assert made.judge({"success": rate, "sampled_entropy": entropy}) == []
+    levels = [told(made.judge({"success": 0.8, "sampled_entropy": 0.1})) for _ in range(5)]
+    assert levels[-2] == {}, "two windows must have passed"
+    assert levels[-1] == {"entropy": ("react", FALLING), "entropy_collapse": ("react", COLLAPSE)}
+
+
+def test_a_finding_names_the_limit_that_held() -> None:
+    made = guards(GuardsConfig(window=1, rise=1.5))
+    assert [str(one) for one in seen(made, "repeated", 0.12, 0.2)] == ["repeated is 0.2, above 0.18"]
+
+
 def test_after_a_reaction_a_guard_counts_afresh() -> None:
     made = guards(SMOOTH)
     levels = [bool(made.judge({"unparsed": 0.5})) for _ in range(7)]
@@ -137,9 +172,9 @@ def test_the_table_remembers_last_and_worst_and_counts() -> None:
 def test_what_was_seen_survives_a_save() -> None:
     one, other = guards(SMOOTH), guards(SMOOTH)
     for value in (1.0, 1.0, 1.0, 0.3, 0.2):
-        one.judge({"sampled_entropy": value, "unparsed": value})
+        one.judge({"sampled_entropy": value, "unparsed": value, "success": value})
     other.load_state_dict(json.loads(json.dumps(one.state_dict())))
-    figures = {"sampled_entropy": 0.1, "unparsed": 0.4}
+    figures = {"sampled_entropy": 0.1, "unparsed": 0.4, "success": 0.1}
     assert told(other.judge(figures)) == told(one.judge(figures)) != {}
     assert other.rows() == one.rows()
 

@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 
 from flywheel.sections import GuardsConfig
-
-FLAT = 0.02
-"""Rise of task success that still counts as none: half a standard error of a window of 1000 episodes at 50%."""
+from flywheel.trainers.guards import FLAT
 
 
 class Evaluations:
