@@ -41,7 +41,8 @@ def without_markup(text: str) -> str:
 class Prompt:
     """What one observation adds to a conversation; `image` is what the model will look at.
 
-    Where the conversation begins anew because its window was cut, `earlier` are the pictures it shows again.
+    Where the conversation begins anew because its window was cut, `earlier` are the pictures it shows again; those of a
+    question without an observation are all there.
     """
 
     ids: tuple[int, ...]
@@ -192,6 +193,16 @@ class Chat:
         earlier = tuple(picture for prompt in prompts[:-1] for picture in prompt.pictures)
         return replace(prompts[-1], ids=tuple(ids), earlier=earlier)
 
+    def question(self, system: str, text: str, shots: Sequence[Screenshot]) -> Prompt:
+        """A conversation of one question about pictures, outside of any action space: no tools."""
+        asked = [*({"type": "image"} for _ in shots), {"type": "text", "text": without_markup(text)}]
+        messages = [
+            {"role": "system", "content": [{"type": "text", "text": system}]},
+            {"role": "user", "content": asked},
+        ]
+        ids = self._tokenise(self.render(messages, generation=True, tools=False))
+        return Prompt(ids, None, None, tuple((shot, self.grid(shot.size)) for shot in shots))
+
     def decode(self, completion_ids: Sequence[int]) -> str:
         """Text of a completion, without its end marker."""
         ids = completion_ids[:-1] if completion_ids and completion_ids[-1] == self.end_id else completion_ids
@@ -291,11 +302,12 @@ class Chat:
         grids = [self.grid(size) for size in sizes]
         return self.expand(self._tokenise(self.render(parts)), grids), grids
 
-    def render(self, messages: list[dict[str, Any]], *, generation: bool = False) -> str:
-        """A conversation of text and image parts through the chat template, tools included."""
+    def render(self, messages: list[dict[str, Any]], *, generation: bool = False, tools: bool = True) -> str:
+        """A conversation of text and image parts through the chat template, with the action space's tools or none."""
+        offered = (self.space.tools() or None) if tools else None
         return str(
             self.processor.apply_chat_template(
-                messages, tools=self.space.tools() or None, tokenize=False, add_generation_prompt=generation
+                messages, tools=offered, tokenize=False, add_generation_prompt=generation
             )
         )
 

@@ -145,10 +145,15 @@ class HostedConfig(Section):
 
 
 class JudgeConfig(Section):
-    """Verdicts of the hosted model on episodes of tasks that have no evaluator."""
+    """Verdicts of a model on episodes of tasks that have no evaluator."""
 
     enabled: bool = Field(False, description="have such episodes judged, and learn from those that are accepted")
+    policy: str = Field(
+        "",
+        description="who judges: a policy of this experiment or a folder, held in the process; empty: the hosted model",
+    )
     votes: int = Field(3, ge=1, description="answers to one question")
+    max_tokens: int = Field(1024, ge=1, description="tokens that an answer may have")
     accept: float = Field(0.6, ge=0, le=1, description="share of votes for success from which an episode is accepted")
     screenshots: int = Field(3, ge=1, description="last screenshots that the judge is shown")
     temperature: float = Field(0.7, ge=0, description="sampling temperature of the votes")

@@ -1,6 +1,5 @@
 """`flywheel judge`: how far the outcome judge agrees with the evaluators that there are."""
 
-import asyncio
 from typing import Annotated
 
 import typer
@@ -16,25 +15,17 @@ def judge(
     profile: Profile = EMBEDDED,
     settings: Settings = None,
 ) -> None:
-    """Ask the judge (sections `judge` and `hosted`) about episodes that evaluators have judged, and compare."""
-    from flywheel.errors import DataError
-    from flywheel.evaluation.agreement import agreement, to_json
-    from flywheel.rollout.judge import ask_verdicts
-    from flywheel.store.opening import open_existing
+    """Ask the judge (`judge.policy`, or the model of section `hosted`) about judged episodes, and compare."""
+    from flywheel.cli.stages import stages
 
     config = configure(profile, settings)
     check_writable(json)
-    found = open_existing(config).iter(partition, experiment=config.experiment)
-    known = [one for one in found if one.task_reward is not None and one.turns][:limit]
-    if not known:
-        raise DataError(f"No episode of {partition} was judged by an evaluator, so there is nothing to compare with.")
-    verdicts = asyncio.run(ask_verdicts(known, config.hosted, config.judge))
-    said = [None if verdict.share is None else verdict.share >= config.judge.accept for verdict in verdicts]
-    result = agreement(said, [one.success for one in known])
-    write_json(json, to_json(result))
+    with stages(config) as run:
+        result = run.look("judge", partition, {"partition": partition, "limit": limit})
+    write_json(json, result)
     rows = [
-        (name, f"{rate.hits} of {rate.of}", f"{100 * rate.interval.low:.1f} to {100 * rate.interval.high:.1f}")
-        for name, rate in result.rates.items()
+        (name, f"{rate['hits']} of {rate['of']}", f"{100 * rate['low']:.1f} to {100 * rate['high']:.1f}")
+        for name, rate in ((name, result[name]) for name in ("accuracy", "precision", "recall"))
     ]
     show_table(("judge against evaluators", "episodes", "95% interval in %"), rows)
-    show_facts({"judge": config.hosted.model, "episodes": len(known), "abstained": result.abstained})
+    show_facts({name: result[name] for name in ("judge", "episodes", "abstained")})

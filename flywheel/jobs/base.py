@@ -23,7 +23,10 @@ from flywheel import errors
 from flywheel.config import Config
 from flywheel.errors import FlywheelError
 
-STAGES = ("base_model", "demonstrations", "rollouts", "sft_set", "sft", "grpo", "evaluate", "verify", "doctor")
+STAGES = (
+    *("base_model", "demonstrations", "rollouts", "sft_set", "sft", "grpo", "evaluate"),
+    *("judge", "verify", "doctor"),
+)
 FAILED = 3
 """Exit status of a job that stopped with a `FlywheelError`; `error.json` then holds its class and sentence."""
 

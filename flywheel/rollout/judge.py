@@ -12,13 +12,13 @@ screen after the last action is not recorded, so an episode that was truncated i
 import asyncio
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from flywheel.envs.wire import action_to_json
 from flywheel.rollout.agents.hosted import HostedModel, Message, look
 from flywheel.sections import HostedConfig, JudgeConfig
-from flywheel.types import Trajectory, Turn
+from flywheel.types import Screenshot, Trajectory, Turn
 
 TERM, VOTES = "judge", "judge_votes"
 """Reward terms: share of the votes for success, and how many votes could be read."""
@@ -55,13 +55,31 @@ def read_vote(text: str) -> bool | None:
     return found[-1].lower() == "success" if found else None
 
 
-def question(trajectory: Trajectory, screenshots: int) -> list[Message]:
-    """What the judge is shown of an episode: the task, its last screenshots, and every action."""
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the judge is shown of one episode: screenshots, oldest first, and words."""
+
+    id: str
+    shots: tuple[Screenshot, ...]
+    text: str
+
+    @property
+    def messages(self) -> list[Message]:
+        """For the chat-completions protocol."""
+        parts = [*map(look, self.shots), {"type": "text", "text": self.text}]
+        return [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": parts}]
+
+
+Answers = Callable[[Question], Awaitable[Sequence[str]]]
+"""A question -> one answer a vote."""
+
+
+def question(trajectory: Trajectory, screenshots: int) -> Question:
+    """The task, its last screenshots, and every action."""
     shots = [turn.observation.screenshot for turn in trajectory.turns if turn.observation.screenshot]
     lines = [f"{number}. {_done(turn)}" for number, turn in enumerate(trajectory.turns, 1)]
     told = f"[Task]\n{trajectory.task.instruction}\n[Actions]\n" + "\n".join(lines)
-    parts = [*map(look, shots[-screenshots:]), {"type": "text", "text": told}]
-    return [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": parts}]
+    return Question(trajectory.id, tuple(shots[-screenshots:]), told)
 
 
 def _done(turn: Turn) -> str:
@@ -73,26 +91,36 @@ def needs_judge(trajectory: Trajectory) -> bool:
     return not trajectory.task.evaluator and trajectory.failure is None and bool(trajectory.turns)
 
 
-async def ask_verdicts(trajectories: Sequence[Trajectory], hosted: HostedConfig, judge: JudgeConfig) -> list[Verdict]:
-    """One verdict a trajectory, at most `hosted.concurrency` questions at once.
+async def ask_verdicts(
+    trajectories: Sequence[Trajectory], screenshots: int, answers: Answers, at_once: int
+) -> list[Verdict]:
+    """One verdict a trajectory, by whoever gives `answers` to at most so many questions at once."""
+    gate = asyncio.Semaphore(at_once)
+
+    async def ask(trajectory: Trajectory) -> Verdict:
+        async with gate:
+            votes = [read_vote(text) for text in await answers(question(trajectory, screenshots))]
+        return Verdict(votes.count(True), votes.count(False))
+
+    return list(await asyncio.gather(*map(ask, trajectories)))
+
+
+async def hosted_verdicts(
+    trajectories: Sequence[Trajectory], hosted: HostedConfig, judge: JudgeConfig
+) -> list[Verdict]:
+    """Those of a model behind the protocol.
 
     Raises: `AgentError` when the judge does not answer, `ConfigError` when it refuses.
     """
-    gate = asyncio.Semaphore(hosted.concurrency)
     async with HostedModel(hosted) as model:
 
-        async def ask(trajectory: Trajectory) -> Verdict:
-            async with gate:
-                replies = await model.ask(
-                    question(trajectory, judge.screenshots),
-                    temperature=judge.temperature,
-                    max_tokens=hosted.max_tokens,
-                    count=judge.votes,
-                )
-            votes = [read_vote(reply.text) for reply in replies]
-            return Verdict(votes.count(True), votes.count(False))
+        async def answers(asked: Question) -> list[str]:
+            replies = await model.ask(
+                asked.messages, temperature=judge.temperature, max_tokens=judge.max_tokens, count=judge.votes
+            )
+            return [reply.text for reply in replies]
 
-        return list(await asyncio.gather(*map(ask, trajectories)))
+        return await ask_verdicts(trajectories, judge.screenshots, answers, hosted.concurrency)
 
 
 def with_verdict(trajectory: Trajectory, verdict: Verdict) -> Trajectory:

@@ -4,14 +4,23 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from flywheel.config import Config
+from flywheel.chat import Chat
+from flywheel.config import Config, load_config
 from flywheel.envs.simulated.tasks import load_tasks
 from flywheel.errors import DataError
 from flywheel.jobs import rollouts, sft_set
+from flywheel.jobs.judging import verdicts
+from flywheel.rollout.judge import INSTRUCTIONS, Question, Verdict, question
 from flywheel.store.opening import open_store
 from flywheel.store.query import query
+from flywheel.testing import random_trajectory
+from flywheel.trainers.checkpoints import save_policy
+from flywheel.trainers.model import fingerprint
+from flywheel.trainers.sft import train_sft
+from flywheel.types import PolicyRef, TrainingSample
 from tests.hosted_model import served
 from tests.school import School
 from tests.tiny import Notes
@@ -59,3 +68,34 @@ def test_success_must_be_measurable(school: School, tmp_path: Path, monkeypatch:
     args = {"policy": asdict(school.tiny.policy), "tasks": "", "partition": "iter-01", "iteration": 1, "seed": 0}
     with pytest.raises(DataError, match="None of the tasks has an evaluator"):
         rollouts.run(school.config(tmp_path, *ASKED, "judge.enabled=true"), args, Notes())
+
+
+def test_the_judge_may_be_a_policy_in_this_process(school: School, tmp_path: Path) -> None:
+    """One that was taught to say success of every screen votes so each time; what is cut short is no vote."""
+    trajectories = [random_trajectory(f"e{number}", 2, (160, 128)) for number in range(3)]
+    judge, tiny = school.tiny.fresh(), school.tiny
+    lessons = [lesson(tiny.chat, question(one, 2), "Verdict: success<|im_end|>") for one in trajectories]
+    sft = load_config("embedded", ["sft.lr=3e-3", "sft.batch=3"]).sft
+    train_sft(judge, lessons, sft, steps=30, seed=0, states=tmp_path / "states", report=Notes())
+    ref = PolicyRef("judge", str(tmp_path / "judge"), None, fingerprint(judge.model.parameters()))
+    save_policy(judge.model, tiny.chat.processor, ref, tmp_path / "judge")
+    asked = (f"judge.policy={tmp_path / 'judge'}", "judge.screenshots=2", "judge.temperature=0.2")
+    config = school.config(tmp_path, *asked)
+    assert verdicts(config, trajectories) == [Verdict(3, 0)] * 3
+    assert verdicts(school.config(tmp_path, *asked, "judge.max_tokens=1"), trajectories) == [Verdict(0, 0)] * 3
+
+
+def lesson(chat: Chat, asked: Question, answer: str) -> TrainingSample:
+    prompt = chat.question(INSTRUCTIONS, asked.text, asked.shots)
+    grids = [grid for _, grid in prompt.pictures]
+    laid = chat.lay([prompt.ids], [chat.tokenise(answer)], grids, [len(grids)])
+    return TrainingSample(
+        trajectory_id=asked.id,
+        group_id="",
+        input_ids=laid.ids_N,
+        train_mask=laid.answered_N,
+        logprobs=np.zeros(len(laid.ids_N), np.float32),
+        weights=laid.answered_N.astype(np.float32),
+        images=asked.shots,
+        image_grids=tuple(grids),
+    )

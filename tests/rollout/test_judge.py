@@ -9,7 +9,7 @@ import pytest
 from flywheel.envs.simulated.oracle import next_step
 from flywheel.rollout.agents.scripted import ScriptedAgent
 from flywheel.rollout.episode import EpisodeSpec, run_episode
-from flywheel.rollout.judge import Verdict, accepted, ask_verdicts, needs_judge, question, read_vote, with_verdict
+from flywheel.rollout.judge import Verdict, accepted, hosted_verdicts, needs_judge, question, read_vote, with_verdict
 from flywheel.sections import JudgeConfig
 from flywheel.testing import random_trajectory
 from flywheel.types import Sampling, Trajectory
@@ -69,11 +69,11 @@ def test_the_judge_sees_the_task_the_last_screens_and_every_action() -> None:
     trajectory = replace(
         trajectory, turns=(*trajectory.turns[:4], replace(trajectory.turns[4], action=None, error="?!"))
     )
-    system, user = question(trajectory, 2)
+    system, user = question(trajectory, 2).messages
     *pictures, told = user["content"]
     assert "Verdict: success" in system["content"]
     assert len(pictures) == 2
-    assert question(trajectory, 9)[1]["content"][3]["image_url"] == pictures[0]["image_url"]
+    assert question(trajectory, 9).messages[1]["content"][3]["image_url"] == pictures[0]["image_url"]
     assert told["text"].startswith(f"[Task]\n{trajectory.task.instruction}\n[Actions]\n1. {{")
     assert told["text"].endswith("5. nothing: ?!")
 
@@ -91,7 +91,7 @@ def test_votes_are_asked_for_together_and_answers_keep_their_order() -> None:
         return [{"content": text} for text in said[: body["n"] - (number == 0)]]
 
     with served(votes) as server:
-        found = asyncio.run(ask_verdicts(numbered, server.config, JudgeConfig(votes=3)))
+        found = asyncio.run(hosted_verdicts(numbered, server.config, JudgeConfig(votes=3)))
     assert found == [Verdict(0, 2), Verdict(1, 2), Verdict(2, 1), Verdict(3, 0)]
     assert {(body["n"], body["temperature"]) for body in server.bodies} == {(3, 0.7)}
     assert [verdict.share for verdict in found] == [0.0, pytest.approx(1 / 3), pytest.approx(2 / 3), 1.0]
