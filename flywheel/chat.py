@@ -13,6 +13,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from flywheel.actions.base import ActionSpace
 from flywheel.actions.registry import action_space
@@ -220,6 +221,13 @@ class Chat:
         return np.repeat(compact, repeats)
 
     # --- pictures --------------------------------------------------------------------------------------
+
+    def shown(self, image: Screenshot) -> Screenshot:
+        """The picture at the size at which the model sees it; itself where that is its own."""
+        size = self.model_size(image.size)
+        if size == image.size:
+            return image
+        return Screenshot.from_array(np.asarray(image.image().resize(size, Image.Resampling.BICUBIC)))
 
     def grid(self, size: Size) -> Grid:
         """(t, h, w) in patches of a screen of this size."""

@@ -24,6 +24,7 @@ from flywheel.sections import (
     RolloutConfig,
     Section,
     SftConfig,
+    SglangConfig,
     StoreConfig,
     TasksConfig,
     TrackingConfig,
@@ -46,6 +47,7 @@ class Config(Section):
     tasks: TasksConfig = TasksConfig()
     sft: SftConfig = SftConfig()
     rollout: RolloutConfig = RolloutConfig()
+    sglang: SglangConfig = SglangConfig()
     hosted: HostedConfig = HostedConfig()
     judge: JudgeConfig = JudgeConfig()
     flywheel: FlywheelConfig = FlywheelConfig()

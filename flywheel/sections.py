@@ -123,6 +123,9 @@ class SftConfig(Section):
 class RolloutConfig(Section):
     """Collecting the student's own trajectories."""
 
+    engine: Literal["local", "sglang"] = Field(
+        "local", description="who answers for the policy: the model in this process, or an sglang server"
+    )
     tasks: int = Field(320, description="tasks an iteration")
     samples: int = Field(2, description="episodes a task")
     temperature: float = Field(1.0, description="sampling temperature")
@@ -132,15 +135,29 @@ class RolloutConfig(Section):
     workers: int = Field(0, description="processes that share the episodes; 0 takes one a core")
 
 
-class HostedConfig(Section):
+class ServerConfig(Section):
+    """A server that answers for a model."""
+
+    url: str = Field("http://127.0.0.1:30000", description="address")
+    key: str = Field("", description="environment variable that holds the token; none is sent without")
+    timeout: float = Field(120.0, description="seconds that one answer may take")
+    patience: float = Field(300.0, description="seconds for which a busy server is asked again")
+
+
+class SglangConfig(ServerConfig):
+    """The sglang server that plays (`rollout.engine: sglang`), which reads weights from folders of this machine."""
+
+    url: str = Field("http://127.0.0.1:30000", description="its address")
+    key: str = Field("SGLANG_API_KEY", description="environment variable that holds its token; none is sent without")
+
+
+class HostedConfig(ServerConfig):
     """A model behind the OpenAI protocol: teacher (`flywheel.bootstrap: hosted`) and outcome judge."""
 
     url: str = Field("http://127.0.0.1:30000/v1", description="address of the protocol, up to `/v1`")
     model: str = Field("default", description="name that the server knows the model by; also its policy version")
     key: str = Field("OPENAI_API_KEY", description="environment variable that holds the token; none is sent without")
     max_tokens: int = Field(1024, description="tokens that an answer may have")
-    timeout: float = Field(120.0, description="seconds that one answer may take")
-    patience: float = Field(300.0, description="seconds for which a busy server is asked again")
     concurrency: int = Field(8, description="episodes at once")
 
 

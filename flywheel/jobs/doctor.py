@@ -17,6 +17,7 @@ from flywheel.envs.simulated.tasks import generate_tasks
 from flywheel.errors import AgentError, FlywheelError
 from flywheel.jobs.base import Progress
 from flywheel.jobs.base_model import offline_processor
+from flywheel.jobs.engines import make_engine
 from flywheel.jobs.environments import make_env
 from flywheel.jobs.findings import Finding
 from flywheel.jobs.policy_checks import (
@@ -33,6 +34,7 @@ from flywheel.jobs.policy_checks import (
 from flywheel.jobs.threads import use_threads
 from flywheel.modeling.build import build_model
 from flywheel.modeling.policy import load_policy
+from flywheel.rollout.agents.base import Agent
 from flywheel.rollout.agents.local import LocalAgent
 from flywheel.rollout.groups import plan, play
 from flywheel.trainers.checkpoints import save_policy
@@ -62,7 +64,7 @@ def policy_findings(config: Config, policy: PolicyRef, model: Any, chat: Chat) -
     yield _guarded("coordinates", lambda: coordinate_scale(chat.space))
     yield _guarded("failure", lambda: failure_reaches_evaluator(config, lambda: make_env(config)))
     try:
-        samples = _samples(config, LocalAgent(model, chat, policy), chat)
+        samples = _samples(config, _agent(config, policy, model, chat), chat)
     except FlywheelError as error:
         yield Finding("engine", False, str(error), "look whether the model and its processor belong together.")
         return
@@ -82,7 +84,15 @@ def _guarded(name: str, check: Callable[[], Finding]) -> Finding:
         return Finding(name, False, str(error), "the sentence names what to mend.")
 
 
-def _samples(config: Config, agent: LocalAgent, chat: Chat) -> list[TrainingSample]:
+def _agent(config: Config, policy: PolicyRef, model: Any, chat: Chat) -> Agent:
+    """Whoever answers while the policy plays. Raises `FlywheelError` where it is a server that will not."""
+    if config.rollout.engine == "local":
+        return LocalAgent(model, chat, policy)
+    engine = make_engine(config, policy)
+    return engine.agent(policy, engine.take(policy))
+
+
+def _samples(config: Config, agent: Agent, chat: Chat) -> list[TrainingSample]:
     """A few episodes of several turns each, as documents. Raises `AgentError` when the engine cannot play."""
     tasks = generate_tasks(
         split="train",

@@ -4,7 +4,8 @@ A tiny model keeps one core busy per process, so two processes play twice as fas
 workers are forked before torch starts any thread; the weights lie in shared memory, so what a trainer writes is what
 the next rollout reads, without a copy. Episodes are dealt out by index, which makes the result independent of timing.
 
-A policy on a GPU is played by one worker in a thread: CUDA does not survive a fork, and one engine fills a GPU.
+A policy on a GPU is played by one worker in a thread: CUDA does not survive a fork, and one engine fills a GPU. Where a
+server answers (`rollout.engine: sglang`), workers hold no weights, and it is handed new ones before they play.
 """
 
 import asyncio
@@ -23,11 +24,10 @@ import torch
 
 from flywheel.config import Config
 from flywheel.errors import InfrastructureError
+from flywheel.jobs.engines import make_engine
 from flywheel.jobs.environments import make_env
 from flywheel.jobs.publishing import Publication, Publisher
-from flywheel.modeling.policy import load_policy
 from flywheel.processes import die_with_parent
-from flywheel.rollout.agents.local import LocalAgent
 from flywheel.rollout.episode import EpisodeSpec
 from flywheel.rollout.groups import play
 from flywheel.store.opening import open_store
@@ -41,6 +41,7 @@ DEAD_WORKER = "A rollout worker was killed; look for the out-of-memory killer in
 class _Work:
     specs: list[EpisodeSpec]
     policy: PolicyRef
+    mark: str
     publication: Publication | None
     digest: Callable[[Trajectory], Any] | None
 
@@ -63,7 +64,7 @@ class RolloutPool:
 
     Args:
         config: desktop, concurrency and number of workers.
-        policy: loaded once, before the fork.
+        policy: loaded once, before the fork; by its server where there is one.
         finish: what a worker does to a trajectory before it is published (score it).
         digest: what of a trajectory is sent back to the caller; pickling pixels costs 1 ms an episode.
     """
@@ -80,14 +81,19 @@ class RolloutPool:
         self._finish, self._digest = finish, digest
         # A forked child of a process with running OpenMP threads hangs in its first parallel region.
         torch.set_num_threads(1)
-        self.model, self.chat = load_policy(config, policy)
-        self._forks = bool(self.model.device.type == "cpu")
-        self._count = (config.rollout.workers or len(os.sched_getaffinity(0))) if self._forks else 1
+        self._engine = make_engine(config, policy)
+        self.chat = self._engine.chat
+        self._count = (config.rollout.workers or len(os.sched_getaffinity(0))) if self._engine.forks else 1
         self._workers: list[tuple[BaseProcess | threading.Thread, Connection]] = []
 
+    @property
+    def model(self) -> Any:
+        """The weights, for a trainer: what it writes is what the next `play` samples from."""
+        return self._engine.model
+
     def __enter__(self) -> "RolloutPool":
-        if self._forks:
-            self.model.share_memory()
+        if self._engine.forks:
+            self._engine.share()
             self._fork()
         else:
             ours, theirs = mp.Pipe()
@@ -133,10 +139,12 @@ class RolloutPool:
             digest: in place of the pool's own; a function of a module.
         Raises `InfrastructureError` when a worker dies, and with the worker's own traceback when it has a bug.
         """
+        policy = policy or self.policy
+        mark = self._engine.take(policy)
         for index, (_, connection) in enumerate(self._workers):
             share = list(specs[index :: len(self._workers)])
             try:
-                connection.send(_Work(share, policy or self.policy, publication, digest))
+                connection.send(_Work(share, policy, mark, publication, digest))
             except BrokenPipeError as error:
                 raise InfrastructureError(DEAD_WORKER) from error
         found: dict[str, Any] = {}
@@ -182,7 +190,7 @@ class RolloutPool:
             connection.send(error)
 
     async def _play(self, work: _Work, worker: str, connection: Connection) -> None:
-        agent = LocalAgent(self.model, self.chat, work.policy)
+        agent = self._engine.agent(work.policy, work.mark)
         digest = work.digest or self._digest
         publisher = Publisher(open_store(self.config), work.publication) if work.publication else None
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 
 from flywheel.chat import Chat
 from flywheel.modeling.qwen import ImageFeatures, encode_images
@@ -41,7 +40,7 @@ def _cut(image: Screenshot, chat: Chat) -> np.ndarray:
     """Patches of one image, uint8 (h * w, channels, patch * patch), in the processor's order."""
     processor = chat.processor.image_processor
     size, merge = processor.patch_size, processor.merge_size
-    pixels_HWC = _resized(image, chat)
+    pixels_HWC = chat.shown(image).array()
     h, w = pixels_HWC.shape[0] // size, pixels_HWC.shape[1] // size
     blocks = pixels_HWC.reshape(h // merge, merge, size, w // merge, merge, size, 3)
     # (row, column) of the merged grid, then of the patch inside it, then channel, then pixels.
@@ -69,13 +68,6 @@ def _levels(processor: Any) -> np.ndarray:
     level = np.arange(256, dtype=np.float32) * np.float32(processor.rescale_factor)
     mean, std = (np.asarray(x, np.float32)[:, None] for x in (processor.image_mean, processor.image_std))
     return (level - mean) / std
-
-
-def _resized(image: Screenshot, chat: Chat) -> np.ndarray:
-    size = chat.model_size(image.size)
-    if size == image.size:
-        return image.array()
-    return np.asarray(image.image().resize(size, Image.Resampling.BICUBIC))
 
 
 class FeatureCache:

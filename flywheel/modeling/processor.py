@@ -26,6 +26,11 @@ class ImageTextProcessor(Qwen3VLProcessor):
     def __init__(self, image_processor: Any, tokenizer: Any, chat_template: str | None = None, **kwargs: Any) -> None:
         super().__init__(image_processor=image_processor, tokenizer=tokenizer, chat_template=chat_template, **kwargs)
 
+    def to_dict(self) -> dict[str, Any]:
+        """As Qwen3-VL's own class writes itself, video half and all: engines have that class, and not this one."""
+        video = {"video_processor_type": "Qwen3VLVideoProcessor"}
+        return {**super().to_dict(), "processor_class": "Qwen3VLProcessor", "video_processor": video}
+
 
 def build_processor(tokenizer: Any) -> ImageTextProcessor:
     """A processor around an offline tokenizer, with Qwen3-VL's patch sizes and pixel statistics."""

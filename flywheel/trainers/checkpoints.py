@@ -67,6 +67,11 @@ def forget_states(out: Path) -> None:
     shutil.rmtree(_states_root(out), ignore_errors=True)
 
 
+def handed_over(out: Path) -> Path:
+    """Where the run that makes `out` leaves its present weights for an engine to read; goes with its states."""
+    return _states_root(out) / "handed-over"
+
+
 def _states_root(out: Path) -> Path:
     return out.with_name(f"{out.name}.trainer")
 

@@ -15,7 +15,7 @@ from tests.school import School
 @pytest.fixture
 def threaded(school: School, tmp_path: Path) -> RolloutPool:
     pool = made(school, tmp_path)
-    pool._forks, pool._count = False, 1
+    pool._engine.forks, pool._count = False, 1
     return pool
 
 

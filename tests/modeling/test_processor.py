@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from transformers import Qwen3VLProcessor
 
 from flywheel.errors import PolicyError
 from flywheel.modeling.processor import CHAT_TEMPLATE, ImageTextProcessor, build_processor, load_processor
@@ -64,3 +65,11 @@ def test_nothing_to_load_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="No processor could be loaded") as caught:
         load_processor(str(tmp_path))
     assert "\n" not in str(caught.value)
+
+
+def test_engines_find_their_own_class_in_what_is_saved(tiny: Tiny, tmp_path: Path) -> None:
+    """`AutoProcessor`, which they call, wants a class that transformers has, and a configuration of its video half."""
+    tiny.chat.processor.save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "processor_config.json").read_text())
+    assert saved["processor_class"] == Qwen3VLProcessor.__name__
+    assert saved["video_processor"] == {"video_processor_type": "Qwen3VLVideoProcessor"}

@@ -1,29 +1,20 @@
 """A model behind the OpenAI chat-completions protocol: one question, one or several answers, in words.
 
-sglang, vLLM and most vendors speak it. The token comes from the environment and is sent to the configured address
-only. What a busy or restarting server refuses is asked again; what it will never accept stops the run at once.
+sglang, vLLM and most vendors speak it.
 """
 
 import base64
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
-
-from flywheel.errors import AgentError, ConfigError
+from flywheel.errors import AgentError
+from flywheel.rollout.agents.http import ModelServer
 from flywheel.sections import HostedConfig
 from flywheel.types import Screenshot
 
 Message = Mapping[str, Any]
-BUSY = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
-
-
-class _BusyError(AgentError):
-    """Worth asking again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +36,8 @@ class HostedModel:
     """
 
     def __init__(self, config: HostedConfig, *, retry_wait: float = 20.0) -> None:
-        if not config.url.startswith(("http://", "https://")):
-            raise ConfigError(f"'{config.url}' is no address of a model (hosted.url); write https://HOST/v1.")
-        self._config, self._retry_wait = config, retry_wait
-        token = os.environ.get(config.key, "")
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = httpx.AsyncClient(headers=headers, timeout=config.timeout)
+        self._config = config
+        self._server = ModelServer(config, "hosted", retry_wait=retry_wait)
 
     async def __aenter__(self) -> "HostedModel":
         return self
@@ -60,7 +47,7 @@ class HostedModel:
 
     async def close(self) -> None:
         """Drop the connections; safe to call twice."""
-        await self._http.aclose()
+        await self._server.close()
 
     async def ask(
         self,
@@ -77,33 +64,7 @@ class HostedModel:
         """
         body: dict[str, Any] = {"model": self._config.model, "messages": list(messages), "temperature": temperature}
         body |= {"max_tokens": max_tokens, "n": count} | ({"tools": list(tools)} if tools else {})
-        retrying = AsyncRetrying(
-            retry=retry_if_exception_type(_BusyError),
-            stop=stop_after_delay(self._config.patience),
-            wait=wait_random_exponential(max=self._retry_wait),
-            reraise=True,
-        )
-        async for attempt in retrying:
-            with attempt:
-                return _replies(await self._post(body), self._config.url)
-        raise AssertionError("tenacity returns or raises")
-
-    async def _post(self, body: Mapping[str, Any]) -> Any:
-        url = self._config.url
-        try:
-            answer = await self._http.post(f"{url.rstrip('/')}/chat/completions", json=body)
-        except httpx.TransportError as error:
-            raise _BusyError(f"The model at {url} does not answer ({type(error).__name__}).") from error
-        if answer.status_code in BUSY:
-            raise _BusyError(f"The model at {url} is busy (HTTP {answer.status_code}).")
-        if answer.status_code in (401, 403):
-            raise ConfigError(f"The model at {url} refuses the token; put a valid one into {self._config.key}.")
-        if answer.is_error:
-            raise ConfigError(f"The model at {url} refuses the request: HTTP {answer.status_code} {answer.text[:200]}")
-        try:
-            return answer.json()
-        except json.JSONDecodeError as error:
-            raise AgentError(f"The model at {url} answers with something that is not JSON.") from error
+        return _replies(await self._server.post("/chat/completions", body), self._config.url)
 
 
 def look(screenshot: Screenshot) -> dict[str, Any]:

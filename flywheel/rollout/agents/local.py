@@ -19,13 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flywheel.chat import Answer, Chat, Prompt
+from flywheel.chat import Chat, Prompt
 from flywheel.errors import AgentError
 from flywheel.modeling.features import FeatureCache
 from flywheel.modeling.logits import log_policy
 from flywheel.modeling.positions import rope_positions
 from flywheel.modeling.qwen import embed, hidden_states, use_standard_attention
 from flywheel.rollout.agents.base import Completion
+from flywheel.rollout.agents.conversation import Conversation
 from flywheel.rollout.agents.wave import WaveCache, inverse_transform, nucleus, widths_alike
 from flywheel.types import Observation, PolicyRef, Sampling, Task
 
@@ -56,40 +57,29 @@ class LocalSession:
     """One conversation; `unseen` are ids that were sampled but whose keys are not in the cache yet."""
 
     def __init__(self, engine: "LocalAgent", task: Task, sampling: Sampling) -> None:
-        self.engine, self.task, self.sampling = engine, task, sampling
+        self.engine, self.sampling = engine, sampling
         self.random = np.random.default_rng(sampling.seed)
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
         self.length = 0
         self.position = 0
         self.unseen: list[int] = []
-        self._seen: list[Observation] = []
-        self._said: list[Answer] = []
-        self._start = 0
+        self._conversation = Conversation(engine.chat, task)
 
     async def act(self, observation: Observation) -> Completion:
         """Answer the newest observation."""
-        self._seen.append(observation)
-        completion = await self.engine.complete(self, self._prompt(observation))
-        self._said.append(Answer(completion.completion_ids, completion.finish_reason == "length"))
+        prompt = self._conversation.prompt(observation)
+        if self._conversation.begun_anew:  # and then no cached key holds
+            self.keys = self.values = None
+            self.length = self.position = 0
+            self.unseen = []
+        completion = await self.engine.complete(self, prompt)
+        self._conversation.answered(completion.completion_ids)
         return completion
 
     async def close(self) -> None:
         self.keys = self.values = None
         self.engine.forget(self)
-
-    def _prompt(self, observation: Observation) -> Prompt:
-        """What the observation adds; where the window is cut, the conversation anew, and then no cached key holds."""
-        chat, start = self.engine.chat, self._start
-        if not self._said:
-            return chat.first(self.task, observation)
-        self._start = chat.words.window.start([int(seen.screenshot is not None) for seen in self._seen], start)
-        if self._start == start:
-            return chat.next(self.task, observation, cut=self._said[-1].cut)
-        self.keys = self.values = None
-        self.length = self.position = 0
-        self.unseen = []
-        return chat.again(self.task, self._seen[self._start :], self._said[self._start :])
 
 
 class LocalAgent:
