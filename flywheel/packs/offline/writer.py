@@ -3,7 +3,7 @@
 import random
 
 from flywheel.packs.documents import docx
-from flywheel.packs.draft import Draft, Json, file_by, like_gold, press, write
+from flywheel.packs.draft import Draft, Json, file_by, like_gold, press, wait, write
 from flywheel.packs.offline.office import FOLDER, SAVE, launch, save_as
 from flywheel.packs.words import COLOURS, MONTHS, NAMES, PLACES, sentence
 
@@ -111,6 +111,9 @@ def rewritten_copy(rng: random.Random) -> Draft:
             press("ctrl", "home", to="go to the title"),
             press("shift", "end", to="select it"),
             write(title),
+            # Typing for the first time holds Writer up, and it runs shortcuts late: on a busy machine the keys behind
+            # a shortcut overtook it (three episodes of 25).
+            wait(2, "the title is there"),
             press("ctrl", "end", to="go to the end"),
             press("enter", to="begin a paragraph"),
             write(signed),
