@@ -118,6 +118,12 @@ class SftConfig(Section):
     save_every: int = Field(0, description="steps between resumable saves; 0 saves at the end only")
     mix: str = Field("", description="folder of general conversations to mix in; empty mixes none in")
     mix_share: float = Field(0.2, ge=0, lt=1, description="share of the set that the general conversations make up")
+    reading: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of the set that is rows again, told their solution: it teaches to read hindsight",
+    )
 
 
 class RolloutConfig(Section):

@@ -19,6 +19,7 @@ from flywheel.modeling.policy import device, load_policy
 from flywheel.trainers.checkpoints import forget_states, save_policy, states_folder
 from flywheel.trainers.documents import sample_of
 from flywheel.trainers.model import fingerprint
+from flywheel.trainers.reading import reading_lessons
 from flywheel.trainers.sft import train_sft
 from flywheel.trainers.sharding import gathered, is_sharded
 from flywheel.trainers.tuning import merge_adapters, tuned
@@ -33,7 +34,8 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
     init, out = PolicyRef(**args["init"]), Path(args["out"])
     model, chat = load_policy(config, init)
     samples = [sample_of(row, chat) for folder in args["sets"] for row in load_rows(Path(folder))]
-    samples += general_samples(config.sft, chat, len(samples), args["seed"])
+    lessons = reading_lessons(samples, chat, share=config.sft.reading, seed=args["seed"])
+    samples += [*general_samples(config.sft, chat, len(samples), args["seed"]), *lessons]
     trained = sum(int(sample.weights.sum()) for sample in samples)
     progress.log(f"{len(samples)} trajectories, {trained} tokens to train on, from {init.version}.")
     decides = [

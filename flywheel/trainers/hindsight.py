@@ -58,20 +58,21 @@ def hindsight_of(
     for trajectory in played:
         others = [other for other in solved[trajectory.group_id] if other.id != trajectory.id]
         if others:
-            told.append(solution(others[0], chat))  # the shortest: least to read, and nothing superfluous to copy
+            # The shortest: least to read, and nothing superfluous to copy.
+            told.append(solution([turn.completion_ids for turn in others[0].turns], chat))
         else:
             ended_badly = feedback and not trajectory.success
             told.append(feedback_on(trajectory, chat, accessibility_chars) if ended_badly else None)
     return told
 
 
-def solution(trajectory: Trajectory, chat: Chat) -> Hindsight:
-    """The answers of a successful trajectory line by line, in the ids that were sampled."""
+def solution(answers: Sequence[Sequence[int]], chat: Chat) -> Hindsight:
+    """The answers of a success line by line, in the ids that were sampled."""
     line = chat.tokenise("\n")
     ids = [*chat.tokenise(SOLUTION)]
-    for turn in trajectory.turns:
-        cut = bool(turn.completion_ids) and turn.completion_ids[-1] == chat.end_id
-        ids += [*(turn.completion_ids[:-1] if cut else turn.completion_ids), *line]
+    for answer in answers:
+        cut = bool(answer) and answer[-1] == chat.end_id
+        ids += [*(answer[:-1] if cut else answer), *line]
     return Hindsight("solution", tuple(ids[: -len(line)]))
 
 

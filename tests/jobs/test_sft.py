@@ -51,6 +51,11 @@ def test_several_sets_are_one(school: School, tmp_path: Path) -> None:
     assert sft.run(school.config(tmp_path), twice, Notes())["trajectories"] == 16
 
 
+def test_reading_lessons_join_the_set(school: School, tmp_path: Path) -> None:
+    config = school.config(tmp_path, "sft.reading=0.5")
+    assert sft.run(config, args_for(school, tmp_path / "read", steps=1), Notes())["trajectories"] == 8 + 8
+
+
 def test_killed_and_started_again_it_ends_the_same_and_leaves_no_states(school: School, tmp_path: Path) -> None:
     config = school.config(tmp_path, "sft.save_every=1")
     random = np.random.default_rng(1)

@@ -30,6 +30,10 @@ def judged(group: list[Trajectory], *rewards: float) -> list[Trajectory]:
     return [replace(trajectory, task_reward=reward) for trajectory, reward in zip(group, rewards, strict=True)]
 
 
+def answers(trajectory: Trajectory) -> list[tuple[int, ...]]:
+    return [turn.completion_ids for turn in trajectory.turns]
+
+
 def told(tiny: Tiny, played: list[Trajectory], feedback: bool = True) -> list[Hindsight | None]:
     return hindsight_of(played, tiny.chat, feedback=feedback, accessibility_chars=200)
 
@@ -37,7 +41,7 @@ def told(tiny: Tiny, played: list[Trajectory], feedback: bool = True) -> list[Hi
 def test_everybody_is_told_the_shortest_solution_but_nobody_their_own(tiny: Tiny, group: list[Trajectory]) -> None:
     played = judged(group, 1.0, 0.0, 1.0, 0.0)
     played[2] = replace(played[2], turns=played[2].turns[:1])
-    long, short = solution(played[0], tiny.chat), solution(played[2], tiny.chat)
+    long, short = (solution(answers(played[n]), tiny.chat) for n in (0, 2))
     assert told(tiny, played) == [short, short, long, short]
 
 
@@ -59,7 +63,7 @@ def test_a_solution_is_its_answers_as_they_were_sampled(tiny: Tiny, group: list[
     ids = list(chat.tokenise(SOLUTION))
     for turn in group[0].turns:
         ids += [*(i for i in turn.completion_ids if i != chat.end_id), *chat.tokenise("\n")]
-    assert solution(group[0], chat) == Hindsight("solution", tuple(ids[:-1]))
+    assert solution(answers(group[0]), chat) == Hindsight("solution", tuple(ids[:-1]))
 
 
 def test_feedback_shows_the_last_screen_what_changed_on_the_tree_and_the_errors(
@@ -92,7 +96,7 @@ def test_a_failure_that_showed_nothing_and_said_nothing_teaches_nothing(tiny: Ti
 @pytest.mark.parametrize("kind", ["solution", "feedback"])
 def test_only_the_system_turn_grows(tiny: Tiny, group: list[Trajectory], kind: str) -> None:
     chat, trajectory = tiny.chat, group[0]
-    given = solution(group[1], chat) if kind == "solution" else feedback_on(trajectory, chat, 200)
+    given = solution(answers(group[1]), chat) if kind == "solution" else feedback_on(trajectory, chat, 200)
     assert given is not None
     before = chat.sample(trajectory)
     after = with_hindsight(before, given, chat)
