@@ -26,7 +26,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ from flywheel.modeling.policy import make_chat
 from flywheel.modeling.processor import build_processor
 from flywheel.modeling.qwen import prepare
 from flywheel.modeling.tokenizer import build_tokenizer
+from flywheel.sections import Held
 from flywheel.testing import desktop, random_trajectory
 from flywheel.trainers.checkpoints import save_policy
 from flywheel.trainers.credit import Rollout
@@ -237,7 +238,7 @@ class Measured:
     memory: float
 
 
-def settings_of(place: Place, rows: int, sample: TrainingSample, home: str, batch: int) -> Config:
+def settings_of(place: Place, rows: int, sample: TrainingSample, home: str, batch: int, held: str = "layer") -> Config:
     """The `single-gpu` profile with `rows` trajectories in a packed row."""
     bucket = 512 if place.device == "cuda" else 64
     return load_config(
@@ -245,6 +246,7 @@ def settings_of(place: Place, rows: int, sample: TrainingSample, home: str, batc
         [
             f"home={home}",
             f"sft.batch={batch}",
+            f"sft.held={held}",
             f"sft.pack_tokens={rows * (len(sample.input_ids) + 128)}",
             f"model.bucket={bucket}",
             f"model.compile={place.device == 'cuda'}",
@@ -252,11 +254,13 @@ def settings_of(place: Place, rows: int, sample: TrainingSample, home: str, batc
     )
 
 
-def ours(model: Any, chat: Chat, place: Place, rows: int, batch: int, checkpointing: bool = False) -> Measured:
+def ours(
+    model: Any, chat: Chat, place: Place, rows: int, batch: int, *, held: str = "layer", checkpointing: bool = False
+) -> Measured:
     """`train_sft` over documents that it has never seen."""
     samples = trajectories(chat, place.screen, batch * (WARM + TIMED), seed=rows)
     with tempfile.TemporaryDirectory() as home:
-        config = settings_of(place, rows, samples[0], home, batch)
+        config = settings_of(place, rows, samples[0], home, batch, held)
         model_config = config.model.model_copy(update={"checkpointing": checkpointing})
         policy, clock = tuned(model, chat, model_config), Clock(Path(home))
         _forget_peak(place)
@@ -451,6 +455,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="*", default=["2B", "4B", "8B"], choices=sorted(SHAPES))
     parser.add_argument("--rows", nargs="*", type=int, default=[4, 2, 1], help="trajectories in a row, one a size")
     parser.add_argument("--batch", type=int, default=16, help="trajectories a step")
+    parser.add_argument("--held", default="layer", choices=get_args(Held), help="`sft.held`, under a launcher")
     parser.add_argument("--gspo", default="", help="size whose GSPO update is measured")
     parser.add_argument("--trajectories", type=int, default=64, help="trajectories of that update")
     parser.add_argument("--no-baseline", action="store_true", help="leave baseline and exactness out")
@@ -477,7 +482,7 @@ def main() -> None:
             for together, found in tried.items():
                 _report(f"{size} baseline: {together} padded sequences at once", found, peak, None)
             against = max(tried.values(), key=lambda found: found.turns)
-        found = ours(model, chat, place, rows, arguments.batch)
+        found = ours(model, chat, place, rows, arguments.batch, held=arguments.held)
         _report(f"{size} flywheel: {rows} trajectories a row", found, peak, against)
         if alone and size == arguments.gspo:
             gspo(model, chat, place, arguments.trajectories, rows)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 Aggregation = Literal["token-mean", "token-sum", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
 KlEstimator = Literal["k1", "abs", "k2", "k3", "k1+", "k3+"]
 CorrectionName = Literal["none", "token_tis", "icepop", "sequence_tis", "sequence_rejection", "token_rejection"]
+Held = Literal["layer", "weights", "gradients"]
 
 
 class Section(BaseModel):
@@ -113,6 +114,11 @@ class SftConfig(Section):
         0,
         ge=0,
         description="processes that share the weights by FSDP2, one a GPU, with float32 master weights; 0 does without",
+    )
+    held: Held = Field(
+        "layer",
+        description="what of a sharded model each process holds whole through a step: a layer; all weights, 2 bytes a "
+        "parameter more; gradients too, 4 more",
     )
     grad_clip: float = Field(1.0, description="gradient norm limit")
     save_every: int = Field(0, description="steps between resumable saves; 0 saves at the end only")

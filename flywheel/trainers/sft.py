@@ -16,13 +16,14 @@ import numpy as np
 import torch
 
 from flywheel.errors import DataError
-from flywheel.sections import SftConfig
+from flywheel.sections import Held, SftConfig
 from flywheel.seeds import derive_seed
 from flywheel.trainers.checkpoints import TrainerStates
 from flywheel.trainers.model import PolicyModel
 from flywheel.trainers.optimisation import Optimisation, cosine
 from flywheel.trainers.packing import PackedRow, rows_of, share_of
 from flywheel.trainers.progress import Report
+from flywheel.trainers.sharding import hold
 from flywheel.types import TrainingSample
 
 
@@ -81,7 +82,7 @@ def train_sft(
     plan = _plan(samples, config, seed, start, steps)
     losses, tokens, began = [], 0, time.perf_counter()
     for step, batch, coming in _with_next(plan, start):
-        metrics = _step(policy, optimisation, batch, coming)
+        metrics = _step(policy, optimisation, batch, coming, config.held)
         losses.append(metrics["loss"])
         tokens += int(metrics["tokens"])
         rate = tokens / (time.perf_counter() - began)
@@ -129,7 +130,9 @@ def _with_next(plan: Iterator[Batch], start: int) -> Iterator[tuple[int, Batch, 
         batch = coming
 
 
-def _step(policy: PolicyModel, optimisation: Optimisation, batch: Batch, coming: Batch | None) -> dict[str, float]:
+def _step(
+    policy: PolicyModel, optimisation: Optimisation, batch: Batch, coming: Batch | None, held: Held
+) -> dict[str, float]:
     """One optimiser step over this process's rows; while it computes, the screenshots of the next row are read.
 
     Losses are added up where they are computed: to look at each would have a GPU waited for.
@@ -138,9 +141,10 @@ def _step(policy: PolicyModel, optimisation: Optimisation, batch: Batch, coming:
     rows = share_of(batch.rows, rank, world)
     next_row = share_of(coming.rows, rank, world)[0] if coming else []
     total = torch.zeros((), device=policy.model.device)
-    for part, following in zip(rows, [*rows[1:], next_row], strict=True):
+    for number, (part, following) in enumerate(zip(rows, [*rows[1:], next_row], strict=True), 1):
         row = policy.pack(part)
         policy.expect(following)
+        hold(policy.model, held, last=number == len(rows))
         loss = row_loss(policy, row, batch.denominator)
         optimisation.backward(loss * world)  # gradients of several processes are averaged
         total += loss.detach()

@@ -27,6 +27,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
 from flywheel.errors import ConfigError
+from flywheel.sections import Held
 
 SHARDS = ".metadata"
 """The file that tells a sharded state from one that a single process wrote."""
@@ -56,6 +57,22 @@ def shard(model: Any) -> None:
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy, ignored_params=visual)
     register_fsdp_forward_method(model, "packed_logits")
+
+
+def hold(model: Any, held: Held, *, last: bool) -> None:
+    """Say what of a sharded model stays whole on every process after the row that comes next.
+
+    What is held need not be gathered again, or added up again, for each row of a step.
+
+    Args:
+        held: see `sft.held`.
+        last: whether the row ends the step; gradients are added up then, and weights go back to who updates them.
+    """
+    if held == "layer" or not is_sharded(model):
+        return
+    model.set_reshard_after_forward(False)
+    model.set_reshard_after_backward(last)
+    model.set_requires_gradient_sync(last or held == "weights")
 
 
 def gathered(model: Any, dtype: torch.dtype) -> dict[str, Tensor]:

@@ -62,6 +62,8 @@ def double(
     runs = {
         "whole": {"steps": STEPS, "states": "states", "save_every": HALF},
         "resumed": {"steps": STEPS, "states": "from-one", "save_every": 0},
+        "weights": {"steps": STEPS, "states": "weights", "save_every": 0, "held": "weights"},
+        "gradients": {"steps": STEPS, "states": "gradients", "save_every": 0, "held": "gradients"},
     }
     plan = {"policy": tiny.policy.uri, "config": tiny.config.model_dump(), "sft": SETTINGS, "runs": runs}
     (folder / "plan.json").write_text(json.dumps(plan))
@@ -83,9 +85,12 @@ def assert_alike(found: Run, expected: Run) -> None:
         assert (weight - expected.weights[name]).norm() <= 10 * TOLERANCE * expected.weights[name].norm(), name
 
 
-def test_two_processes_train_what_one_trains(single: tuple[Run, Path], double: tuple[dict[str, Run], Path]) -> None:
-    assert len(double[0]["whole"].losses) == STEPS
-    assert_alike(double[0]["whole"], single[0])
+@pytest.mark.parametrize("held", ["whole", "weights", "gradients"])
+def test_two_processes_train_what_one_trains(
+    single: tuple[Run, Path], double: tuple[dict[str, Run], Path], held: str
+) -> None:
+    assert len(double[0][held].losses) == STEPS
+    assert_alike(double[0][held], single[0])
 
 
 def test_two_processes_go_on_from_the_state_of_one(

@@ -31,7 +31,7 @@ def main(folder: Path) -> None:
         config = Config.model_validate(plan["config"])
         model, chat = load_policy(config, PolicyRef("start", plan["policy"]))
         policy, notes = tuned(model, chat, ModelConfig(bucket=64)), Notes()
-        settings = SftConfig(**plan["sft"], save_every=run["save_every"])
+        settings = SftConfig(**plan["sft"], save_every=run["save_every"], held=run.get("held", "layer"))
         states = folder / run["states"]
         train_sft(policy, samples, settings, steps=run["steps"], seed=1, states=states, report=notes)
         weights = gathered(model, torch.float32)
