@@ -116,8 +116,8 @@ def _read_profile(profile: str) -> dict[str, Any]:
         names = ", ".join(profile_names())
         raise ConfigError(f"There is no profile '{profile}'; take one of {names}, or the path of a .yaml file.")
     try:
-        loaded = yaml.safe_load(path.read_text()) or {}
-    except yaml.YAMLError as error:
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid YAML: {str(error).splitlines()[0]}.") from error
     if not isinstance(loaded, dict):
         raise ConfigError(f"{path} must hold a mapping of sections, not a {type(loaded).__name__}.")

@@ -22,15 +22,15 @@ class Section(BaseModel):
 class TinyModelConfig(Section):
     """Architecture of the model that is built on the spot (`model.base: tiny`)."""
 
-    hidden: int = Field(96, description="width of the language model")
-    layers: int = Field(2, description="language model layers")
-    heads: int = Field(2, description="attention heads")
-    mlp: int = Field(288, description="width of the feed-forward layer")
-    vision_hidden: int = Field(64, description="width of the vision tower")
-    vision_depth: int = Field(1, description="vision tower blocks")
-    merges: int = Field(600, description="byte-pair merges learned by the tokenizer")
-    vision_steps: int = Field(70, description="vision pre-training steps")
-    grounding_steps: int = Field(110, description="grounding pre-training steps")
+    hidden: int = Field(96, ge=1, description="width of the language model")
+    layers: int = Field(2, ge=1, description="language model layers")
+    heads: int = Field(2, ge=1, description="attention heads")
+    mlp: int = Field(288, ge=1, description="width of the feed-forward layer")
+    vision_hidden: int = Field(64, ge=1, description="width of the vision tower")
+    vision_depth: int = Field(1, ge=1, description="vision tower blocks")
+    merges: int = Field(600, ge=1, description="byte-pair merges learned by the tokenizer")
+    vision_steps: int = Field(70, ge=0, description="vision pre-training steps")
+    grounding_steps: int = Field(110, ge=0, description="grounding pre-training steps")
 
 
 class ModelConfig(Section):
@@ -39,8 +39,8 @@ class ModelConfig(Section):
     base: str = Field("tiny", description="`tiny`, a Hugging Face hub id, or the folder of a saved model")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="dtype of weights and activations")
     device: str = Field("auto", description="`auto`, `cpu`, `cuda` or `cuda:N`")
-    threads: int = Field(0, description="CPU threads for torch; 0 takes all cores")
-    max_pixels: int = Field(1_003_520, description="screenshots above this many pixels are scaled down")
+    threads: int = Field(0, ge=0, description="CPU threads for torch; 0 takes all cores")
+    max_pixels: int = Field(1_003_520, ge=1, description="screenshots above this many pixels are scaled down")
     vision: Literal["frozen", "trained"] = Field("frozen", description="whether training changes the vision tower")
     lora_rank: int = Field(
         0, ge=0, description="rank of LoRA adapters on the language model; 0 trains all of its weights"
@@ -63,7 +63,7 @@ class PromptConfig(Section):
         ("domain", "task", "accessibility_tree", "terminal", "last_result"),
         description="sections of an observation turn, in order",
     )
-    accessibility_chars: int = Field(4096, description="the accessibility tree is cut at this many characters")
+    accessibility_chars: int = Field(4096, ge=0, description="the accessibility tree is cut at this many characters")
     window: int = Field(0, ge=0, description="newest screenshots that a cut prompt keeps; 0 never cuts")
     slack: int = Field(4, ge=0, description="screenshots beyond the window that a prompt grows to before it is cut")
 
@@ -77,13 +77,13 @@ class EnvConfig(Section):
     )
     urls: str = Field("http://127.0.0.1:8100", description="env servers of the remote backend, separated by commas")
     image: Literal["raw", "png", "webp", "jpeg"] = Field("png", description="codec of screenshots of remote desktops")
-    wait_seconds: float = Field(1800.0, description="how long an episode may wait for a free remote desktop")
-    width: int = Field(160, description="screen width, pixels")
-    height: int = Field(128, description="screen height, pixels")
+    wait_seconds: float = Field(1800.0, gt=0, description="how long an episode may wait for a free remote desktop")
+    width: int = Field(160, ge=1, description="screen width, pixels")
+    height: int = Field(128, ge=1, description="screen height, pixels")
     layout: Literal["roomy", "free"] = Field("roomy", description="`roomy`: one widget a cell; `free`: anywhere")
     families: tuple[str, ...] = Field((), description="task families; empty takes all")
     levels: tuple[int, ...] = Field((1, 2, 3, 4), description="difficulty levels")
-    max_turns: int = Field(8, description="turns before an episode is truncated")
+    max_turns: int = Field(8, ge=1, description="turns before an episode is truncated")
     accessibility: bool = Field(False, description="put the accessibility tree into observations")
 
 
@@ -94,22 +94,22 @@ class TasksConfig(Section):
         "",
         description="`offline` (the pack of real applications), or a file or folder; empty generates simulated tasks",
     )
-    train: int = Field(2000, description="training tasks")
-    heldout: int = Field(500, description="held-out tasks")
-    demonstrations: int = Field(90, description="training tasks with a scripted demonstration")
+    train: int = Field(2000, ge=1, description="training tasks")
+    heldout: int = Field(500, ge=1, description="held-out tasks")
+    demonstrations: int = Field(90, ge=0, description="training tasks with a scripted demonstration")
 
 
 class SftConfig(Section):
     """Supervised fine-tuning."""
 
-    lr: float = Field(5e-6, description="peak learning rate")
-    min_lr: float = Field(5e-7, description="learning rate at the end of the cosine")
-    warmup: float = Field(0.1, description="share of steps spent warming up")
-    weight_decay: float = Field(0.1, description="AdamW weight decay")
+    lr: float = Field(5e-6, gt=0, description="peak learning rate")
+    min_lr: float = Field(5e-7, ge=0, description="learning rate at the end of the cosine")
+    warmup: float = Field(0.1, ge=0, le=1, description="share of steps spent warming up")
+    weight_decay: float = Field(0.1, ge=0, description="AdamW weight decay")
     betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW betas")
-    steps: int = Field(300, description="optimiser steps of the alignment stage")
-    batch: int = Field(32, description="trajectories a step")
-    pack_tokens: int = Field(8192, description="tokens in one packed row")
+    steps: int = Field(300, ge=1, description="optimiser steps of the alignment stage")
+    batch: int = Field(32, ge=1, description="trajectories a step")
+    pack_tokens: int = Field(8192, ge=1, description="tokens in one packed row")
     processes: int = Field(
         0,
         ge=0,
@@ -120,8 +120,8 @@ class SftConfig(Section):
         description="what of a sharded model each process holds whole through a step: a layer; all weights, 2 bytes a "
         "parameter more; gradients too, 4 more",
     )
-    grad_clip: float = Field(1.0, description="gradient norm limit")
-    save_every: int = Field(0, description="steps between resumable saves; 0 saves at the end only")
+    grad_clip: float = Field(1.0, gt=0, description="gradient norm limit")
+    save_every: int = Field(0, ge=0, description="steps between resumable saves; 0 saves at the end only")
     mix: str = Field("", description="folder of general conversations to mix in; empty mixes none in")
     mix_share: float = Field(0.2, ge=0, lt=1, description="share of the set that the general conversations make up")
     reading: float = Field(
@@ -138,13 +138,13 @@ class RolloutConfig(Section):
     engine: Literal["local", "sglang"] = Field(
         "local", description="who answers for the policy: the model in this process, or an sglang server"
     )
-    tasks: int = Field(320, description="tasks an iteration")
-    samples: int = Field(2, description="episodes a task")
-    temperature: float = Field(1.0, description="sampling temperature")
-    top_p: float = Field(1.0, description="nucleus mass")
-    max_tokens: int = Field(64, description="tokens a completion may have")
-    concurrency: int = Field(128, description="desktops played at once")
-    workers: int = Field(0, description="processes that share the episodes; 0 takes one a core")
+    tasks: int = Field(320, ge=1, description="tasks an iteration")
+    samples: int = Field(2, ge=1, description="episodes a task")
+    temperature: float = Field(1.0, ge=0, description="sampling temperature")
+    top_p: float = Field(1.0, gt=0, le=1, description="nucleus mass")
+    max_tokens: int = Field(64, ge=1, description="tokens a completion may have")
+    concurrency: int = Field(128, ge=1, description="desktops played at once")
+    workers: int = Field(0, ge=0, description="processes that share the episodes; 0 takes one a core")
 
 
 class ServerConfig(Section):
@@ -152,8 +152,8 @@ class ServerConfig(Section):
 
     url: str = Field("http://127.0.0.1:30000", description="address")
     key: str = Field("", description="environment variable that holds the token; none is sent without")
-    timeout: float = Field(120.0, description="seconds that one answer may take")
-    patience: float = Field(300.0, description="seconds for which a busy server is asked again")
+    timeout: float = Field(120.0, gt=0, description="seconds that one answer may take")
+    patience: float = Field(300.0, ge=0, description="seconds for which a busy server is asked again")
 
 
 class SglangConfig(ServerConfig):
@@ -169,8 +169,8 @@ class HostedConfig(ServerConfig):
     url: str = Field("http://127.0.0.1:30000/v1", description="address of the protocol, up to `/v1`")
     model: str = Field("default", description="name that the server knows the model by; also its policy version")
     key: str = Field("OPENAI_API_KEY", description="environment variable that holds the token; none is sent without")
-    max_tokens: int = Field(1024, description="tokens that an answer may have")
-    concurrency: int = Field(8, description="episodes at once")
+    max_tokens: int = Field(1024, ge=1, description="tokens that an answer may have")
+    concurrency: int = Field(8, ge=1, description="episodes at once")
 
 
 class JudgeConfig(Section):
@@ -191,13 +191,13 @@ class JudgeConfig(Section):
 class FlywheelConfig(Section):
     """The loop: roll out, keep successes, train on them, evaluate; until success stops rising."""
 
-    max_iterations: int = Field(12, description="never more than this many")
-    min_iterations: int = Field(3, description="never stop before this many")
-    patience: int = Field(3, description="iterations without improvement before it stops")
-    min_delta: float = Field(0.02, description="mean gain that counts as improvement whatever its error")
-    success_threshold: float = Field(0.5, description="task reward from which a trajectory is kept")
-    min_successes: int = Field(16, description="fewer successes than this stop the iteration")
-    max_collapse: float = Field(0.15, description="fall of success against the best that blocks the next iteration")
+    max_iterations: int = Field(12, ge=0, description="never more than this many")
+    min_iterations: int = Field(3, ge=0, description="never stop before this many")
+    patience: int = Field(3, ge=0, description="iterations without improvement before it stops")
+    min_delta: float = Field(0.02, ge=0, description="mean gain that counts as improvement whatever its error")
+    success_threshold: float = Field(0.5, ge=0, le=1, description="task reward from which a trajectory is kept")
+    min_successes: int = Field(16, ge=0, description="fewer successes than this stop the iteration")
+    max_collapse: float = Field(0.15, ge=0, description="fall of success against the best that blocks the next one")
     pool: Literal["all", "latest"] = Field("all", description="train on successes of all iterations or the latest")
     demonstrations: bool = Field(True, description="mix the demonstrations into every iteration's training set")
     bootstrap: str = Field(
@@ -206,8 +206,8 @@ class FlywheelConfig(Section):
     )
     bootstrap_below: int = Field(1, ge=1, description="fewer successes of an iteration than this call the teacher")
     bootstrap_temperature: float = Field(0.7, ge=0, description="sampling temperature of the teacher")
-    per_task: int = Field(2, description="at most this many successes of one task in a set; 0 keeps all")
-    steps: int = Field(300, description="optimiser steps an iteration")
+    per_task: int = Field(2, ge=0, description="at most this many successes of one task in a set; 0 keeps all")
+    steps: int = Field(300, ge=1, description="optimiser steps an iteration")
     init: Literal["previous", "base"] = Field("previous", description="what an iteration's training starts from")
 
 
@@ -222,7 +222,9 @@ class SdpoConfig(Section):
     )
     teacher_rate: float = Field(0.05, ge=0, le=1, description="share of the student taken in a step, or in the mix")
     feedback: bool = Field(True, description="tell failures that have no solution how they ended")
-    feedback_chars: int = Field(4096, description="changes of the accessibility tree are cut at this many characters")
+    feedback_chars: int = Field(
+        4096, ge=0, description="changes of the accessibility tree are cut at so many characters"
+    )
     reading_steps: int = Field(
         0, ge=0, description="steps an update in which the teacher practises reading hindsight, for models that cannot"
     )
@@ -264,13 +266,13 @@ class RlConfig(Section):
     """Policy gradient."""
 
     algorithm: str = Field("gspo", description="name in the table of algorithms")
-    lr: float = Field(5e-7, description="constant learning rate")
+    lr: float = Field(5e-7, gt=0, description="constant learning rate")
     betas: tuple[float, float] = Field((0.9, 0.98), description="Adam betas")
-    steps: int = Field(40, description="updates")
-    prompts: int = Field(24, description="tasks an update")
-    group: int = Field(8, description="episodes a task")
-    epochs: int = Field(1, description="optimiser passes over one batch of rollouts")
-    minibatches: int = Field(1, description="optimiser steps a pass")
+    steps: int = Field(40, ge=1, description="updates")
+    prompts: int = Field(24, ge=1, description="tasks an update")
+    group: int = Field(8, ge=1, description="episodes a task")
+    epochs: int = Field(1, ge=1, description="optimiser passes over one batch of rollouts")
+    minibatches: int = Field(1, ge=1, description="optimiser steps a pass")
     clip_low: float | None = Field(None, description="lower clip; empty takes the algorithm's own")
     clip_high: float | None = Field(None, description="upper clip; empty takes the algorithm's own")
     sequence_clip_low: float | None = Field(
@@ -280,25 +282,25 @@ class RlConfig(Section):
     aggregation: Aggregation | None = Field(
         None, description="how tokens become one loss; empty takes the algorithm's own"
     )
-    kl: float = Field(0.0, description="coefficient of the KL term to the policy of the start")
+    kl: float = Field(0.0, ge=0, description="coefficient of the KL term to the policy of the start")
     kl_estimator: KlEstimator = Field(
         "k3", description="estimator of that KL; `+` has the value of k1 or k3 and the gradient of k2"
     )
-    entropy: float = Field(0.0, description="entropy bonus")
+    entropy: float = Field(0.0, ge=0, description="entropy bonus")
     correction: CorrectionName | None = Field(
         None,
         description="what is done where trainer and engine disagree on sampled tokens; empty takes the algorithm's own",
     )
     correction_low: float | None = Field(None, description="its lower bound on the ratio; empty takes its own")
     correction_high: float | None = Field(None, description="its upper bound on the ratio; empty takes its own")
-    critic_lr: float = Field(3e-3, description="learning rate of a critic's head")
-    critic_steps: int = Field(60, description="full-batch steps of a critic's head in an update")
+    critic_lr: float = Field(3e-3, gt=0, description="learning rate of a critic's head")
+    critic_steps: int = Field(60, ge=0, description="full-batch steps of a critic's head in an update")
     value_pretraining: int = Field(
-        10, description="most updates in which a critic that is pre-trained learns alone, the policy frozen"
+        10, ge=0, description="most updates in which a critic that is pre-trained learns alone, the policy frozen"
     )
-    temperature: float = Field(1.0, description="sampling temperature")
-    grad_clip: float = Field(1.0, description="gradient norm limit")
-    shaping: float = Field(0.3, description="weight of the partial score in the shaped reward")
+    temperature: float = Field(1.0, ge=0, description="sampling temperature")
+    grad_clip: float = Field(1.0, gt=0, description="gradient norm limit")
+    shaping: float = Field(0.3, ge=0, description="weight of the partial score in the shaped reward")
     families: tuple[str, ...] = Field((), description="families to practise; empty takes those of the environment")
     focus: float = Field(0.0, ge=0, le=1, description="0 draws tasks evenly; 1 as often as their family fails")
     select: Literal["all", "mixed"] = Field(
@@ -322,7 +324,7 @@ class RlConfig(Section):
     keep: Literal["last", "best"] = Field(
         "last", description="which policy is published: the last, or the best of those evaluations"
     )
-    save_every: int = Field(10, description="updates between resumable saves")
+    save_every: int = Field(10, ge=0, description="updates between resumable saves")
     sdpo: SdpoConfig = SdpoConfig()
     guards: GuardsConfig = GuardsConfig()
 
@@ -330,10 +332,10 @@ class RlConfig(Section):
 class EvalConfig(Section):
     """Measuring a policy."""
 
-    episodes: int = Field(500, description="held-out episodes")
-    temperature: float = Field(0.0, description="sampling temperature; 0 is greedy")
-    max_turns: int = Field(8, description="turns before an episode is truncated")
-    retries: int = Field(2, description="how often an episode that failed for infrastructure reasons is run again")
+    episodes: int = Field(500, ge=1, description="held-out episodes")
+    temperature: float = Field(0.0, ge=0, description="sampling temperature; 0 is greedy")
+    max_turns: int = Field(8, ge=1, description="turns before an episode is truncated")
+    retries: int = Field(2, ge=0, description="how often an episode that the environment lost is run again")
 
 
 class TrackingConfig(Section):
@@ -348,4 +350,4 @@ class StoreConfig(Section):
 
     codec: Literal["png", "webp"] = Field("png", description="lossless codec for raw screenshots")
     fsync: bool = Field(True, description="flush every episode to the disk before it is acknowledged")
-    gc_grace_seconds: float = Field(3600.0, description="age at which unreferenced files may be collected")
+    gc_grace_seconds: float = Field(3600.0, ge=0, description="age at which unreferenced files may be collected")

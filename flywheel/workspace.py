@@ -71,7 +71,7 @@ class Workspace:
         Raises `PolicyError`, or `CheckpointError` for a version whose `policy.json` is damaged or gone.
         """
         own, given = self.checkpoint_dir(reference), Path(reference).expanduser()
-        if own.is_dir() and own.parent == self.checkpoint_dir(""):
+        if own.name == reference != ".." and own.is_dir():
             return read_policy(own)
         if (given / "policy.json").is_file():
             return read_policy(given)

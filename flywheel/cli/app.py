@@ -51,6 +51,7 @@ MACHINE = {
     errno.EDQUOT: "the disk quota is used up; free some and run it again, what is finished stays.",
     errno.EACCES: "you lack the permission to use it.",
     errno.EROFS: "it is on a read-only file system.",
+    errno.ENOTDIR: "a file stands where a folder is needed; name another place.",
 }
 """What a machine refuses, as a sentence. Any other `OSError` is a bug and keeps its traceback."""
 

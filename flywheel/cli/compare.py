@@ -141,6 +141,8 @@ def _own_settings(only: Sequence[str] | None, algorithms: Sequence[str]) -> dict
     """Algorithm -> the settings given for it alone."""
     from flywheel.errors import ConfigError
 
+    if "" in algorithms:
+        raise ConfigError("--algorithms holds an empty name; write for example --algorithms gspo,grpo.")
     own: dict[str, list[str]] = {name: [] for name in algorithms}
     for given in only or ():
         name, separator, setting = given.partition(":")

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from flywheel.cli.options import EMBEDDED, JsonPath, Profile, Settings, configure
+from flywheel.cli.options import EMBEDDED, JsonPath, Profile, Settings, check_folder_name, configure
 from flywheel.cli.output import check_writable, show_facts, show_table, write_json
 
 
@@ -19,6 +19,7 @@ def judge(
     from flywheel.cli.stages import stages
 
     config = configure(profile, settings)
+    check_folder_name("partition", partition)
     check_writable(json)
     with stages(config) as run:
         result = run.look("judge", partition, {"partition": partition, "limit": limit})

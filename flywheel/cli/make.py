@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from flywheel.cli.options import EMBEDDED, PolicyName, Profile, Seed, Settings, configure
+from flywheel.cli.options import EMBEDDED, PolicyName, Profile, Seed, Settings, check_folder_name, configure
 from flywheel.cli.output import out, rate, show_facts
 
 Iteration = Annotated[
@@ -49,6 +49,7 @@ def rollout(
     from flywheel.workspace import Workspace, iteration_name
 
     config = configure(profile, settings)
+    check_folder_name("partition", partition)
     player = Workspace(config).policy(policy)
     name = partition or (iteration_name(iteration) if iteration else f"rollout-{player.version}")
     args = {

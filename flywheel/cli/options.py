@@ -38,3 +38,11 @@ def configure(profile: str, settings: list[str] | None, *more: str) -> "Config":
     from flywheel.config import load_config
 
     return load_config(profile, [*(settings or ()), *more])
+
+
+def check_folder_name(kind: str, name: str | None) -> None:
+    """Refuse now what a stage would make a folder of in the wrong place. Raises `StoreError`."""
+    from flywheel.store.layout import check_name
+
+    if name:
+        check_name(kind, name)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from flywheel.cli.options import EMBEDDED, PolicyName, Profile, Seed, Settings, configure
+from flywheel.cli.options import EMBEDDED, PolicyName, Profile, Seed, Settings, check_folder_name, configure
 from flywheel.cli.output import show_facts
 
 train = typer.Typer(no_args_is_help=True, help="Train a policy: `sft` on trajectories, `grpo` by policy gradient.")
@@ -35,6 +35,7 @@ def sft(
     from flywheel.workspace import Workspace
 
     config = configure(profile, settings)
+    check_folder_name("version", version)
     given = Workspace(config).policy(policy) if policy not in (None, BASE) else None
     for folder in sets or ():
         if not (folder / "dataset_info.json").is_file():
@@ -65,6 +66,7 @@ def grpo(
     from flywheel.workspace import Workspace
 
     config = configure(profile, settings)
+    check_folder_name("version", version)
     init = Workspace(config).policy(policy)
     name = version or f"grpo-{init.version}"
     args = {

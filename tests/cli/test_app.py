@@ -61,6 +61,8 @@ def test_wrong_usage_is_status_2(flywheel: Flywheel) -> None:
         (["--set", "sft.lrr=1"], "Unknown key 'sft.lrr' in setting; did you mean sft.lr?"),
         (["--set", "steps"], "not of the form key=value"),
         (["--set", "sft.steps=many"], "sft.steps cannot be 'many'"),
+        (["--set", "tasks.train=-5"], "tasks.train cannot be -5: input should be greater than or equal to 1"),
+        (["--set", "rl.lr=.nan"], "rl.lr cannot be nan: input should be greater than 0"),
         (["--profile", "huge"], "no profile 'huge'"),
         (["--profile", "absent.yaml"], "no profile 'absent.yaml'"),
     ],
@@ -68,6 +70,33 @@ def test_wrong_usage_is_status_2(flywheel: Flywheel) -> None:
 def test_settings_that_cannot_be_used(flywheel: Flywheel, arguments: list[str], says: str) -> None:
     for command in (["tasks"], ["demo"], ["dev"], ["sql", "SELECT 1"], ["eval", "--policy", "base"], ["doctor"]):
         assert says in flywheel(*command, *arguments).refusal
+
+
+def test_a_profile_in_another_encoding_is_one_sentence(flywheel: Flywheel, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_bytes("home: é".encode("latin-1"))
+    assert "mine.yaml is not valid YAML" in flywheel("tasks", "--profile", tmp_path / "mine.yaml").refusal
+
+
+def test_a_file_in_the_place_of_a_home_is_one_sentence(flywheel: Flywheel, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    settings = ("--set", f"home={tmp_path}/file", "--set", "tasks.train=20", "--set", "tasks.heldout=10")
+    assert "a file stands where a folder is needed" in flywheel("tasks", *settings).refusal
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("rollout", "--policy", "sft", "--partition"),
+        ("judge", "--partition"),
+        ("train", "sft", "--version"),
+        ("train", "grpo", "--policy", "sft", "--version"),
+    ],
+)
+def test_names_that_lead_out_of_their_folder_are_refused(
+    flywheel: Flywheel, command: tuple[str, ...], tmp_path: Path
+) -> None:
+    assert "'../evil' cannot be a folder name" in flywheel(*command, "../evil", "--set", f"home={tmp_path}").refusal
+    assert not list(tmp_path.iterdir())
 
 
 def test_unknown_key_in_a_profile_names_the_file_and_the_nearest_key(flywheel: Flywheel, tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ def test_cells_are_made_once_and_shown_side_by_side(compare: Flywheel, tmp_path:
 
 def test_what_cannot_be_compared_is_one_sentence(compare: Flywheel, staged: Flywheel, tmp_path: Path) -> None:
     assert "--seeds 1,x is no list of whole numbers" in compare("--seeds", "1,x").refusal
+    assert "--algorithms holds an empty name" in compare("--algorithms", "gspo,").refusal
     assert "must name one of gspo" in compare("--algorithms", "gspo", "--only", "ppo:rl.lr=1").refusal
     assert "does not exist" in compare("--html", tmp_path / "no" / "page.html").refusal
     nothing = staged("compare-algorithms", "--set", f"home={tmp_path}")
