@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -42,9 +43,11 @@ from flywheel.modeling.tokenizer import build_tokenizer
 from flywheel.sections import Held
 from flywheel.testing import desktop, random_trajectory
 from flywheel.trainers.checkpoints import save_policy
-from flywheel.trainers.credit import Rollout
+from flywheel.trainers.ensemble import Ensemble
+from flywheel.trainers.learner import Learner
 from flywheel.trainers.model import PolicyModel
 from flywheel.trainers.rl import PolicyGradient
+from flywheel.trainers.rollout import Rollout
 from flywheel.trainers.sft import train_sft
 from flywheel.trainers.tuning import tuned
 from flywheel.types import PolicyRef, Screenshot, Size, TrainingSample
@@ -357,14 +360,9 @@ def gspo(model: Any, chat: Chat, place: Place, count: int, rows: int) -> None:
     with tempfile.TemporaryDirectory() as home:
         config = settings_of(place, rows, samples[0], home, count)
         policy = tuned(model, chat, config.model)
-        trainer = PolicyGradient(
-            policy,
-            config.rl,
-            pack_tokens=config.sft.pack_tokens,
-            states=Path(home) / "states",
-            horizon=TURNS * SAID * 2,
-            seed=0,
-        )
+        settings = {"pack_tokens": config.sft.pack_tokens, "horizon": TURNS * SAID * 2, "seed": 0}
+        learner = Learner(policy, config.rl, Ensemble(), start=partial(tuned, model, chat, config.model), **settings)
+        trainer = PolicyGradient(learner, Path(home) / "states")
         times, played = {}, random_trajectory("made", turns=1)
         _scored(policy, samples[: 2 * rows], rows)
         scored, times["logprobs"] = _timed(place, lambda: _scored(policy, samples, rows))

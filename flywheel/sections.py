@@ -273,6 +273,11 @@ class RlConfig(Section):
     group: int = Field(8, ge=1, description="episodes a task")
     epochs: int = Field(1, ge=1, description="optimiser passes over one batch of rollouts")
     minibatches: int = Field(1, ge=1, description="optimiser steps a pass")
+    processes: int = Field(
+        0,
+        ge=0,
+        description="processes that share updates and weights, as `sft.processes` do; the first plays; 0 does without",
+    )
     clip_low: float | None = Field(None, description="lower clip; empty takes the algorithm's own")
     clip_high: float | None = Field(None, description="upper clip; empty takes the algorithm's own")
     sequence_clip_low: float | None = Field(

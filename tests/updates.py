@@ -45,6 +45,6 @@ def scale_head(factor: float) -> Harm:
 
     def harm(trainer: PolicyGradient) -> None:
         with torch.no_grad():
-            trainer.policy.model.model.language_model.norm.weight.mul_(factor)
+            trainer.learner.policy.model.model.language_model.norm.weight.mul_(factor)
 
     return harm

@@ -22,6 +22,7 @@ from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, PipesContext, open_dags
 from flywheel import errors
 from flywheel.config import Config
 from flywheel.errors import FlywheelError
+from flywheel.trainers.progress import Silent
 
 STAGES = (
     *("base_model", "demonstrations", "rollouts", "sft_set", "sft", "grpo", "evaluate"),
@@ -107,14 +108,11 @@ class FolderProgress:
             file.write(json.dumps({"step": step, **values}) + "\n")
 
 
-class Quiet:
+class Quiet(Silent):
     """Progress of the other processes of a stage: the first speaks for all."""
 
-    def log(self, message: str) -> None: ...
-
-    def advance(self, done: int, total: int, unit: str) -> None: ...
-
-    def metrics(self, step: int, values: Mapping[str, float]) -> None: ...
+    def log(self, message: str) -> None:
+        """Nothing."""
 
 
 Stage = Callable[[Config, dict[str, Any], Progress], Mapping[str, Any]]
@@ -126,11 +124,16 @@ def load_stage(name: str) -> Stage:
     return run
 
 
+def is_first() -> bool:
+    """Whether this process speaks for its stage; torchrun and accelerate start several, with a rank each."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def main(stage: str, run_dir: str) -> int:
     """Run one stage in this process; the exit status."""
     folder = RunFolder(Path(run_dir))
     config, args = folder.read_spec()
-    first = os.environ.get("RANK", "0") == "0"  # set by torchrun and accelerate, which start a stage several times
+    first = is_first()
     piped = first and DAGSTER_PIPES_CONTEXT_ENV_VAR in os.environ
     with open_dagster_pipes() if piped else nullcontext() as pipes:
         try:

@@ -12,6 +12,7 @@ import importlib.util
 import json
 import os
 import pkgutil
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,10 @@ LAZY = ("requests",)
 """What stages import only when they need it and the worker had better have: qwen-vl-utils brings it, 0.2 s a job."""
 LOG_LINES = 5
 """How many of the last log lines the sentence about a crash repeats."""
+_FIRST_TO_FAIL = re.compile(r"^Root Cause .*?^  exitcode  : (-?\d+)", re.DOTALL | re.MULTILINE)
+"""In torchrun's report on the processes that it started; itself it ends with 1."""
+_OF_TORCHRUN = re.compile(r"^[WE]\d{4} [^\n]*/torch/distributed/elastic/", re.MULTILINE)
+"""Where that report begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +107,7 @@ class Launcher:
     def _wait(self, stage: str, config: Config, folder: RunFolder, listener: Listener, env: Mapping[str, str]) -> Ended:
         name = stage if self._stages == "flywheel.jobs" else f"{self._stages}.{stage}"
         job = (name, str(folder.path.absolute()))
-        processes = config.sft.processes if stage == "sft" else 0
+        processes = {"sft": config.sft.processes, "grpo": config.rl.processes}.get(stage, 0)
         argv = [sys.executable, "-m", *_together(processes), "flywheel.jobs", *job]
         kept = self._keeper.start(
             argv, job if may_fork(config) and not processes else None, env=env, log=folder.path.absolute() / "log.txt"
@@ -196,9 +201,15 @@ def _outcome(stage: str, folder: RunFolder, ended: Ended) -> dict[str, Any]:
     if ended.code == 0 and result is not None:
         return result
     error = folder.read_error()
-    if ended.code > 0 and error is not None:  # torchrun ends with 1, whatever its processes ended with
+    if ended.code > 0 and error is not None:
         raise error
-    raise FlywheelError(f"The {stage} job {_how(ended.code)}; {_log_end(folder.path / 'log.txt')}")
+    log = folder.path / "log.txt"
+    said = log.read_text(errors="replace") if log.exists() else ""
+    first = _FIRST_TO_FAIL.search(said)
+    if first is None:
+        raise FlywheelError(f"The {stage} job {_how(ended.code)}; {_end_of(log, said)}")
+    own = _OF_TORCHRUN.split(said)[0]
+    raise FlywheelError(f"A process of {stage} {_how(int(first[1]))}, which ended the others; {_end_of(log, own)}")
 
 
 def _how(code: int) -> str:
@@ -209,8 +220,8 @@ def _how(code: int) -> str:
     return "ended without a result" if code == 0 else f"crashed with status {code}"
 
 
-def _log_end(path: Path) -> str:
-    lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
+def _end_of(path: Path, said: str) -> str:
+    lines = said.strip().splitlines()
     if not lines:
         return f"its log {path} is empty."
     return f"the end of its log {path}: " + " | ".join(line.strip() for line in lines[-LOG_LINES:])

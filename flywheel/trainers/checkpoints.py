@@ -12,7 +12,7 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ def save_policy(
     """
     staged, old = folder.with_name(f".{folder.name}.new"), folder.with_name(f".{folder.name}.old")
     with _writing(staged, folder):
+        _fresh(staged)
         model.save_pretrained(staged, state_dict=weights)
         processor.save_pretrained(staged)
         write_policy(staged, policy)
@@ -95,36 +96,31 @@ class TrainerStates:
         final = self._state(step)
         staged = self._folder / "unfinished"
         if is_sharded(self._model):
-            self._save_shards(step, staged, final)
+            self._save_shards(step, staged, final, kept)
             return
         with _writing(staged, final):
+            _fresh(staged)
             tensors = {name: value.contiguous() for name, value in _untied(self._model.state_dict()).items()}
             save_file(tensors, staged / "model.safetensors")
-            self._finish(step, staged, tuple(self._parts))
+            self._finish(step, staged, self._states_of(self._parts))
         self._replace(staged, final, kept)
 
-    def _save_shards(self, step: int, staged: Path, final: Path) -> None:
+    def _save_shards(self, step: int, staged: Path, final: Path, kept: Collection[int]) -> None:
         """The first process makes the folder, each writes its share, the first finishes it."""
-        first = dist.get_rank() == 0
-        if first:
-            shutil.rmtree(staged, ignore_errors=True)
-            staged.mkdir(parents=True)
-        dist.barrier()
-        save_shards(staged, self._model, self._parts["optimizer"])
-        if first:
-            self._finish(step, staged, self._beside_shards)
-            self._replace(staged, final, ())
-        dist.barrier()
+        with _writing(staged, final):
+            _on_first(lambda: _fresh(staged))
+            save_shards(staged, self._model, self._parts["optimizer"])
+            others = self._states_of(name for name in self._parts if name != "optimizer")
+            _on_first(lambda: self._finish(step, staged, others))
+        _on_first(lambda: self._replace(staged, final, kept))
 
-    def _finish(self, step: int, staged: Path, parts: Sequence[str]) -> None:
-        others = {name: self._parts[name].state_dict() for name in parts}
-        torch.save({"parts": others, "rng": torch.get_rng_state(), "step": step}, staged / "trainer.pt")
+    def _states_of(self, parts: Iterable[str]) -> dict[str, Any]:
+        return {name: self._parts[name].state_dict() for name in parts}
+
+    def _finish(self, step: int, staged: Path, parts: Mapping[str, Any]) -> None:
+        torch.save({"parts": parts, "rng": torch.get_rng_state(), "step": step}, staged / "trainer.pt")
         for file in staged.iterdir():
             _fsync(file)
-
-    @property
-    def _beside_shards(self) -> tuple[str, ...]:
-        return tuple(name for name in self._parts if name != "optimizer")
 
     def _replace(self, staged: Path, final: Path, kept: Collection[int]) -> None:
         shutil.rmtree(final, ignore_errors=True)
@@ -147,17 +143,17 @@ class TrainerStates:
 
     def _load(self, folder: Path, parts: Sequence[str]) -> int:
         try:
-            state = torch.load(folder / "trainer.pt", weights_only=True)
+            state = torch.load(folder / "trainer.pt", weights_only=True, map_location="cpu")
+            beside = tuple(name for name in parts if name != "optimizer")
             if (folder / SHARDS).exists():
                 load_shards(folder, self._model, self._parts["optimizer"])
-                parts = self._beside_shards
             elif is_sharded(self._model):
                 spread(load_file(folder / "model.safetensors"), self._model)
                 spread_moments(state["parts"]["optimizer"], self._model, self._parts["optimizer"])
-                parts = self._beside_shards
             else:
                 self._load_weights(load_file(folder / "model.safetensors"))
-            for name in parts:
+                beside = tuple(parts)
+            for name in beside:
                 self._parts[name].load_state_dict(state["parts"][name])
             torch.set_rng_state(state["rng"])
         except (SafetensorError, RuntimeError, OSError, EOFError, KeyError, pickle.UnpicklingError) as error:
@@ -181,16 +177,32 @@ class TrainerStates:
 
 @contextmanager
 def _writing(staged: Path, target: Path) -> Iterator[None]:
-    """A fresh folder to write into; nothing of a failed save stays behind."""
-    shutil.rmtree(staged, ignore_errors=True)
+    """Nothing of a failed save stays behind."""
     try:
-        staged.mkdir(parents=True)
         yield
     except (OSError, SafetensorError, RuntimeError) as error:  # torch and safetensors wrap a full disk in their own
         shutil.rmtree(staged, ignore_errors=True)
         raise CheckpointError(
             f"{target} could not be saved ({_first_line(error)}); free some space and run it again."
         ) from error
+
+
+def _fresh(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+
+
+def _on_first(work: Callable[[], None]) -> None:
+    """Done by the first of several processes while the others wait; what goes wrong there, all of them raise."""
+    failed: list[str | None] = [None]
+    if dist.get_rank() == 0:
+        try:
+            work()
+        except (OSError, RuntimeError) as error:
+            failed = [_first_line(error)]
+    dist.broadcast_object_list(failed)
+    if failed[0] is not None:
+        raise OSError(failed[0])
 
 
 def _first_line(error: Exception) -> str:

@@ -6,7 +6,7 @@ again. Shapes as in `packing`: N tokens, K trained positions, V vocabulary.
 
 import copy
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from flywheel.modeling.features import FeatureCache, look
 from flywheel.modeling.logits import log_policy
 from flywheel.modeling.qwen import use_packed_attention
 from flywheel.trainers.packing import PackedRow, check_sample, document_lengths, pack
+from flywheel.trainers.sharding import copy_share, is_sharded, release
 from flywheel.types import TrainingSample
 
 DOCUMENT = 64
@@ -46,11 +47,20 @@ class PolicyModel:
         use_packed_attention(model, kernel)
         self._kept = FeatureCache(model, chat) if frozen else None
 
-    def twin(self) -> "PolicyModel":
-        """A copy that is not trained: reference or teacher. The frozen vision tower and what it has seen are shared."""
+    def twin(self, start: Callable[[], "PolicyModel"]) -> "PolicyModel":
+        """A copy that is not trained: reference or teacher. The frozen vision tower and what it has seen are shared.
+
+        Args:
+            start: loads the policy that training started from; spread weights are copied into it.
+        """
         visual = self.model.model.visual
-        model = copy.deepcopy(self.model, {id(visual): visual})
-        twin = PolicyModel(model, self.chat, kernel=self._kernel, bucket=self._bucket)
+        if is_sharded(self.model):
+            twin = start()
+            twin.model.model.visual = visual
+            copy_share(self.model, twin.model)
+        else:
+            model = copy.deepcopy(self.model, {id(visual): visual})
+            twin = PolicyModel(model, self.chat, kernel=self._kernel, bucket=self._bucket)
         twin.model.requires_grad_(False)
         twin._kept = self._kept
         return twin
@@ -120,6 +130,8 @@ class PolicyModel:
         features = self._kept(images) if self._kept else look(self.model, self.chat, images)
         integers = (torch.from_numpy(x) for x in (row.ids_N, row.position_ids_4N, row.predict_K))
         logits_KV, hidden_KD = self.model.packed_logits(*integers, lengths, features)
+        if not torch.is_grad_enabled():
+            release(self.model)
         return logits_KV, hidden_KD
 
 

@@ -32,15 +32,16 @@ class Objective(Protocol):
 
     For each update the trainer calls `begin` once, then, for each optimiser step, `loss` on packed rows of those
     rollouts of the minibatch that `trains` lets through, then `end` once. Losses of a step are added up, so each must
-    be divided by `denominators`, which count the whole step.
+    be divided by `denominators`, which count the whole step. Under several processes each is given every rollout, and
+    its share of the rows; all pass as many.
 
     parts: name -> object with `state_dict` and `load_state_dict`, for what must survive in a trainer state.
     """
 
     parts: Mapping[str, Any]
 
-    def adjust(self, config: RlConfig, start: Callable[[], PolicyModel]) -> None:
-        """Go on with other clips and terms; `start` loads the policy that training started from."""
+    def adjust(self, config: RlConfig) -> None:
+        """Go on with other clips and terms."""
 
     def move_reference(self) -> None:
         """Measure KL against the policy as it is now, from here on."""
@@ -77,17 +78,20 @@ class PolicyObjective:
         policy: the trained policy; the reference is a copy of what it is now.
         config: clips and terms.
         algorithm: row of the table.
+        start: loads the policy that training started from.
     """
 
-    def __init__(self, policy: PolicyModel, config: RlConfig, algorithm: Algorithm) -> None:
+    def __init__(
+        self, policy: PolicyModel, config: RlConfig, algorithm: Algorithm, start: Callable[[], PolicyModel]
+    ) -> None:
         self._policy, self._config, self._algorithm = policy, config, algorithm
-        self._reference = Reference(policy, needed=bool(config.kl))
+        self._reference = Reference(policy, start, needed=bool(config.kl))
         self.parts: Mapping[str, Any] = {"reference": self._reference}
 
-    def adjust(self, config: RlConfig, start: Callable[[], PolicyModel]) -> None:
+    def adjust(self, config: RlConfig) -> None:
         self._config = config
         if config.kl:
-            self._reference.begin(start)
+            self._reference.begin()
 
     def move_reference(self) -> None:
         self._reference.move()
@@ -137,13 +141,15 @@ class PolicyObjective:
 class WebrlObjective:
     """`webrl.webrl_loss` on the steps of a row, against the policy of the start."""
 
-    def __init__(self, policy: PolicyModel, config: RlConfig, algorithm: Algorithm) -> None:
+    def __init__(
+        self, policy: PolicyModel, config: RlConfig, algorithm: Algorithm, start: Callable[[], PolicyModel]
+    ) -> None:
         self._policy, self._config = policy, config
-        self._reference = Reference(policy, needed=True)
+        self._reference = Reference(policy, start, needed=True)
         self._positive_tokens = 0.0
         self.parts: Mapping[str, Any] = {"reference": self._reference}
 
-    def adjust(self, config: RlConfig, start: Callable[[], PolicyModel]) -> None:
+    def adjust(self, config: RlConfig) -> None:
         """It has neither clips nor a KL term."""
         self._config = config
 
@@ -189,7 +195,7 @@ class WebrlObjective:
         return {}
 
 
-OBJECTIVES: dict[str, Callable[[PolicyModel, RlConfig, Algorithm], Objective]] = {
+OBJECTIVES: dict[str, Callable[[PolicyModel, RlConfig, Algorithm, Callable[[], PolicyModel]], Objective]] = {
     "policy": PolicyObjective,
     "self_distillation": SelfDistillation,
     "webrl": WebrlObjective,

@@ -130,11 +130,19 @@ def rows_of(samples: Sequence[TrainingSample], max_tokens: int) -> Iterator[list
         yield row
 
 
-def share_of(rows: Sequence[list[TrainingSample]], rank: int, world: int) -> list[list[TrainingSample]]:
+def dealt(rows: Sequence[list[TrainingSample]], rank: int, world: int) -> list[tuple[list[TrainingSample], bool]]:
     """The rows of one of `world` processes, as many for each: sharded weights are gathered by all of them at once.
 
-    Where rows run short, the shortest document stands in with weight 0: its gradient is an exact zero.
+    Where rows run short the shortest document stands in. It comes with False: it must not count.
     """
     shortest = min((sample for row in rows for sample in row), key=lambda sample: len(sample.input_ids))
-    idle = replace(shortest, weights=np.zeros_like(shortest.weights))
-    return [*rows, *[[idle]] * (-len(rows) % world)][rank::world]
+    return [*((row, True) for row in rows), *[([shortest], False)] * (-len(rows) % world)][rank::world]
+
+
+def share_of(rows: Sequence[list[TrainingSample]], rank: int, world: int) -> list[list[TrainingSample]]:
+    """The same for a loss that weighs tokens: what stands in has weight 0, so its gradient is an exact zero."""
+    return [row if counts else [_silent(row[0])] for row, counts in dealt(rows, rank, world)]
+
+
+def _silent(sample: TrainingSample) -> TrainingSample:
+    return replace(sample, weights=np.zeros_like(sample.weights))

@@ -10,3 +10,13 @@ class Report(Protocol):
     def advance(self, done: int, total: int, unit: str) -> None: ...
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None: ...
+
+
+class Silent:
+    """Nobody is told."""
+
+    def advance(self, done: int, total: int, unit: str) -> None:
+        """Nothing."""
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Nothing."""

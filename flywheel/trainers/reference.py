@@ -9,6 +9,7 @@ from torch import Tensor
 from flywheel.trainers.divergences import kl_estimate
 from flywheel.trainers.model import PolicyModel
 from flywheel.trainers.packing import PackedRow
+from flywheel.trainers.sharding import load_whole, whole_state
 
 
 class Reference:
@@ -16,12 +17,13 @@ class Reference:
 
     Args:
         policy: the trained policy, as it is at the start.
+        start: loads the policy that training started from.
         needed: keep a copy of it now. A model's memory is not spent before there is a KL term.
     """
 
-    def __init__(self, policy: PolicyModel, *, needed: bool) -> None:
-        self._trained = policy
-        self._held = self._trained.twin() if needed else None
+    def __init__(self, policy: PolicyModel, start: Callable[[], PolicyModel], *, needed: bool) -> None:
+        self._trained, self._start = policy, start
+        self._held = policy.twin(start) if needed else None
         self._moved = False
 
     @property
@@ -33,22 +35,22 @@ class Reference:
         assert self._held is not None
         return self._held.logprobs(row, temperature)
 
-    def begin(self, start: Callable[[], PolicyModel]) -> None:
-        """Be ready; `start` loads the policy that training started from."""
-        self._held = self._held or start()
+    def begin(self) -> None:
+        """Be ready."""
+        self._held = self._held or self._start()
 
     def move(self) -> None:
         """Be the trained policy as it is now."""
-        self._held, self._moved = self._trained.twin(), True
+        self._held, self._moved = self._trained.twin(self._start), True
 
     def state_dict(self) -> dict[str, Any]:
-        return dict(self._held.model.state_dict()) if self._moved and self._held else {}
+        return whole_state(self._held.model) if self._moved and self._held else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if state:
             self.move()
             assert self._held is not None
-            self._held.model.load_state_dict(state)
+            load_whole(state, self._held.model)
 
 
 @torch.no_grad()

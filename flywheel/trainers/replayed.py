@@ -9,32 +9,30 @@ a demonstration is 0 and w is the policy's own probability of the token, at most
 Source: decoupled PPO, arXiv:2110.00641; truncation as in `corrections.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
 
 from flywheel.trainers.corrections import importance_weights
 from flywheel.trainers.credit import Credit
-from flywheel.trainers.model import PolicyModel
 from flywheel.trainers.rollout import Rollout
-from flywheel.trainers.scoring import score
+from flywheel.trainers.scoring import Score
+from flywheel.types import TrainingSample
 
 
 def corrected(
-    policy: PolicyModel, rollouts: Sequence[Rollout], credits: Sequence[Credit], *, temperature: float, pack_tokens: int
+    rollouts: Sequence[Rollout], credits: Sequence[Credit], score: Callable[[Sequence[TrainingSample]], Sequence[Score]]
 ) -> list[Credit]:
     """The credits, those of replayed rollouts with this policy's `old_logp_K` and with importance weights.
 
     Args:
-        policy: as it is before the update.
-        temperature: that the trainer's distribution is taken at.
-        pack_tokens: tokens of a packed row.
+        score: what this policy says of documents, before the update.
     """
     done = list(credits)
     replayed = [b for b, rollout in enumerate(rollouts) if rollout.replayed]
     samples = [rollouts[b].sample for b in replayed]
-    scores = score(policy, samples, pack_tokens=pack_tokens, temperature=temperature)
+    scores = score(samples) if samples else []
     for b, sample, scored in zip(replayed, samples, scores, strict=True):
         old_K, behaviour_K = torch.from_numpy(scored.logp_K), torch.from_numpy(sample.logprobs[sample.train_mask])
         every_K = torch.ones_like(old_K, dtype=torch.bool)

@@ -7,14 +7,16 @@ Shapes: K trained tokens of one rollout, D hidden size.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from flywheel.trainers.ensemble import Ensemble
 from flywheel.trainers.model import PolicyModel
-from flywheel.trainers.packing import rows_of
+from flywheel.trainers.packing import dealt, rows_of
 from flywheel.types import TrainingSample
 
 
@@ -27,16 +29,41 @@ class Score:
     hidden_KD: Tensor
 
 
-@torch.no_grad()
 def score(
-    policy: PolicyModel, samples: Sequence[TrainingSample], *, pack_tokens: int, temperature: float
+    policy: PolicyModel,
+    samples: Sequence[TrainingSample],
+    ensemble: Ensemble,
+    *,
+    pack_tokens: int,
+    temperature: float,
+    hidden: bool,
 ) -> list[Score]:
-    """One entry a sample."""
-    scores: list[Score] = []
-    for part in rows_of(samples, pack_tokens):
-        row = policy.pack(part)
-        logp_K, entropy_K, hidden_KD = policy.inspect(row, temperature)
-        counts = np.bincount(row.document_K).tolist()
-        pieces = zip(*(x.split(counts) for x in (logp_K, entropy_K, hidden_KD)), strict=True)
-        scores += [Score(logp.cpu().numpy(), entropy.cpu().numpy(), hidden) for logp, entropy, hidden in pieces]
-    return scores
+    """One entry a sample, on the first process; each process passes its share of the rows.
+
+    Args:
+        hidden: whether hidden states are wanted; D is 0 without.
+    """
+    if not samples:
+        return []
+    own = dealt(list(rows_of(samples, pack_tokens)), ensemble.rank, ensemble.world)
+    found = [_row(policy, part, temperature, hidden) for part, _ in own]
+    if ensemble.world > 1:
+        found = [[_moved(one, "cpu") for one in row] for row in found]
+    every = chain.from_iterable(zip(*ensemble.gathered(found), strict=True))
+    scores = list(chain.from_iterable(every))[: len(samples)]
+    return scores if ensemble.world == 1 else [_moved(one, policy.model.device) for one in scores]
+
+
+@torch.no_grad()
+def _row(policy: PolicyModel, part: Sequence[TrainingSample], temperature: float, hidden: bool) -> list[Score]:
+    row = policy.pack(part)
+    logp_K, entropy_K, hidden_KD = policy.inspect(row, temperature)
+    counts = np.bincount(row.document_K).tolist()
+    kept_KD = hidden_KD if hidden else hidden_KD[:, :0]
+    pieces = zip(*(x.split(counts) for x in (logp_K, entropy_K, kept_KD)), strict=True)
+    return [Score(logp.cpu().numpy(), entropy.cpu().numpy(), states) for logp, entropy, states in pieces]
+
+
+def _moved(one: Score, device: torch.device | str) -> Score:
+    """Copied: what is left of a row's tensor would travel whole with each of its pieces."""
+    return replace(one, hidden_KD=one.hidden_KD.to(device, copy=True))

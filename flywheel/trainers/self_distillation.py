@@ -43,17 +43,20 @@ class SelfDistillation:
         policy: the student.
         config: temperature, and what `rl.sdpo` says.
         algorithm: its row of the table, for the aggregation.
+        start: loads the policy that training started from.
     """
 
-    def __init__(self, policy: PolicyModel, config: RlConfig, algorithm: Algorithm) -> None:
+    def __init__(
+        self, policy: PolicyModel, config: RlConfig, algorithm: Algorithm, start: Callable[[], PolicyModel]
+    ) -> None:
         self._policy, self._config, self._algorithm = policy, config, algorithm
-        self._teacher = SelfTeacher(policy, config)
+        self._teacher = SelfTeacher(policy, config, start)
         self._updates = 0
         self._conditioned: dict[int, TrainingSample] = {}
         self._counts: Counter[str] = Counter()
         self.parts: Mapping[str, Any] = {"self_distillation": self}
 
-    def adjust(self, config: RlConfig, start: Callable[[], PolicyModel]) -> None:
+    def adjust(self, config: RlConfig) -> None:
         """Clips and KL of the policy gradient have no part here."""
         self._config = config
 

@@ -14,7 +14,7 @@ practice.
 Shapes: K trained tokens of a packed row, V vocabulary. Source: arXiv:2601.20802.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +24,8 @@ from flywheel.sections import RlConfig
 from flywheel.trainers.distillation import ema
 from flywheel.trainers.model import PolicyModel
 from flywheel.trainers.optimisation import Optimisation, constant
-from flywheel.trainers.packing import PackedRow, rows_of
+from flywheel.trainers.packing import PackedRow, dealt, rows_of
+from flywheel.trainers.sharding import load_part, share_like, whole
 from flywheel.types import TrainingSample
 
 READING_TOKENS = 8192
@@ -37,11 +38,12 @@ class SelfTeacher:
     Args:
         student: whose start it shares.
         config: temperature, learning rate and clipping of its practice, and `sdpo`.
+        start: loads the policy that training started from.
     """
 
-    def __init__(self, student: PolicyModel, config: RlConfig) -> None:
+    def __init__(self, student: PolicyModel, config: RlConfig, start: Callable[[], PolicyModel]) -> None:
         self._student, self._config = student, config
-        self._own = student.twin()
+        self._own = student.twin(start)
         trained = {name for name, parameter in student.model.named_parameters() if parameter.requires_grad}
         self._weights = {name: p for name, p in self._own.model.named_parameters() if name in trained}
         # In float32, as bfloat16 would round an average's small steps away; where weights are float32, the very same.
@@ -65,9 +67,10 @@ class SelfTeacher:
         for part in range(min(self._config.sdpo.reading_steps, len(lessons))):
             own = lessons[part :: self._config.sdpo.reading_steps]
             tokens = sum(int(lesson.train_mask.sum()) for lesson in own)
-            for documents in rows_of(own, READING_TOKENS):
+            rank, world = self._practice.rank, self._practice.world
+            for documents, counts in dealt(list(rows_of(own, READING_TOKENS)), rank, world):
                 logp_K = self._own.logprobs(self._own.pack(documents), self._config.temperature)
-                self._practice.backward(-logp_K.sum() / tokens)
+                self._practice.backward(-logp_K.sum() / tokens * (world if counts else 0))
             self._practice.step()
         with torch.no_grad():
             for name, weight in self._weights.items():
@@ -88,18 +91,18 @@ class SelfTeacher:
         parts = self._practice.parts if self._practice else {}
         kept = self._config.sdpo.teacher == "ema" or self._practice is not None
         return {
-            "average": dict(self._average) if kept else {},
-            "practice": {name: part.state_dict() for name, part in parts.items()},
+            "average": whole(self._average) if kept else {},
+            "practice": {name: whole(part.state_dict()) for name, part in parts.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         with torch.no_grad():
             for name, average in state["average"].items():
-                self._average[name].copy_(average)
-                self._weights[name].copy_(average)
+                self._average[name].copy_(share_like(average, self._average[name]))
+                self._weights[name].copy_(self._average[name])
         for name, part in state["practice"].items():
             if self._practice is not None:
-                self._practice.parts[name].load_state_dict(part)
+                load_part(part, self._own.model, self._practice.parts[name])
 
     def _optimisation(self) -> Optimisation:
         for weight in self._weights.values():

@@ -15,10 +15,10 @@ from flywheel.trainers.corrections import CORRECTIONS, correct, importance_weigh
 from flywheel.trainers.credit import credit, selected, weighed
 from flywheel.trainers.critic import make_critic
 from flywheel.trainers.model import fingerprint
-from flywheel.trainers.rl import PolicyGradient
 from flywheel.trainers.rollout import Rollout
-from flywheel.trainers.scoring import Score, score
+from flywheel.trainers.scoring import Score
 from tests.tiny import Tiny, episodes, some_tasks
+from tests.trainers.test_rl import learner, trainer
 from tests.trainers.test_steps import rollout
 
 OLD = torch.tensor([[-1.0, -2.0, -0.5], [-1.0, -1.0, -9.0]])
@@ -128,8 +128,7 @@ def test_the_policy_stays_frozen_while_its_critic_is_pretrained(tiny: Tiny, tmp_
     played = episodes(tiny, some_tasks(2), samples=2)
     rollouts = [Rollout(t, tiny.chat.sample(t), float(n % 2)) for n, t in enumerate(played)]
     policy = tiny.fresh()
-    config = RlConfig(algorithm="vapo", lr=1e-3, value_pretraining=1)
-    made = PolicyGradient(policy, config, pack_tokens=4096, states=tmp_path, horizon=48, seed=0)
+    made = trainer(policy, tmp_path, algorithm="vapo", value_pretraining=1)
     before = fingerprint(policy.model.parameters())
     frozen = made.update(rollouts, made.credit(rollouts))
     assert (frozen["policy_frozen"], fingerprint(policy.model.parameters())) == (1.0, before)
@@ -144,10 +143,11 @@ def test_scores_are_those_of_the_policy(tiny: Tiny) -> None:
     """Recorded logprobs are met, and a row at a time gives what rows together give."""
     samples = [tiny.chat.sample(t) for t in episodes(tiny, some_tasks(3))]
     policy = tiny.fresh()
-    together, alone = (score(policy, samples, pack_tokens=n, temperature=1.0) for n in (10**6, 1))
+    together, alone = (learner(policy, n).score(samples, hidden=True) for n in (10**6, 1))
     for sample, one, other in zip(samples, together, alone, strict=True):
         assert one.logp_K == pytest.approx(sample.logprobs[sample.train_mask], abs=1e-4)
         assert one.logp_K == pytest.approx(other.logp_K, abs=1e-5)
         assert one.entropy_K == pytest.approx(other.entropy_K, abs=1e-5)
         assert torch.allclose(one.hidden_KD, other.hidden_KD, atol=1e-4)
         assert one.hidden_KD.shape == (len(one.logp_K), policy.model.config.text_config.hidden_size)
+    assert learner(policy).score(samples, hidden=False)[0].hidden_KD.numel() == 0

@@ -1,6 +1,7 @@
 """Replayed rows are weighed by how likely the present policy is to say them."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from flywheel.trainers.replayed import corrected
 from flywheel.trainers.rollout import Rollout
 from flywheel.types import TrainingSample
 from tests.tiny import Tiny, episodes, shown, some_tasks
-from tests.trainers.test_rl import trainer
+from tests.trainers.test_rl import learner, trainer
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def moved(tiny: Tiny) -> PolicyModel:
 
 def corrections(policy: PolicyModel, rollouts: list[Rollout]) -> list[Credit]:
     credits = credit(algorithm("grpo"), rollouts, horizon=48)
-    return corrected(policy, rollouts, credits, temperature=1.0, pack_tokens=600)
+    return corrected(rollouts, credits, partial(learner(policy, pack_tokens=600).score, hidden=False))
 
 
 def own_logprobs(policy: PolicyModel, sample: TrainingSample) -> np.ndarray:

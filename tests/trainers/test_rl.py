@@ -1,6 +1,7 @@
 """Policy gradient on real trajectories of the tiny policy: every algorithm, exact zeros, splitting and resuming."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from flywheel.errors import ConfigError, TrainingError
 from flywheel.sections import KlEstimator, RlConfig
 from flywheel.trainers.algorithms import ALGORITHMS
 from flywheel.trainers.credit import Credit
+from flywheel.trainers.ensemble import Ensemble
+from flywheel.trainers.learner import Learner
 from flywheel.trainers.model import PolicyModel, fingerprint
 from flywheel.trainers.packing import pack
 from flywheel.trainers.rl import PolicyGradient
@@ -40,9 +43,19 @@ def judged(tiny: Tiny, played: Trajectory, reward: float) -> Rollout:
     return Rollout(replace(played, turns=turns, task_reward=reward), tiny.chat.sample(played), reward)
 
 
-def trainer(policy: PolicyModel, states: Path, pack_tokens: int = 4096, **config: Any) -> PolicyGradient:
+def learner(policy: PolicyModel, pack_tokens: int = 4096, **config: Any) -> Learner:
+    """One that trains alone, from what the policy is now."""
     settings = RlConfig(**{"algorithm": "grpo", "lr": 1e-3, "value_pretraining": 0, **config})
-    return PolicyGradient(policy, settings, pack_tokens=pack_tokens, states=states, horizon=HORIZON, seed=0)
+    start = partial(policy.twin, no_start)
+    return Learner(policy, settings, Ensemble(), start=start, pack_tokens=pack_tokens, horizon=HORIZON, seed=0)
+
+
+def no_start() -> PolicyModel:
+    raise AssertionError("only spread weights are loaded again")
+
+
+def trainer(policy: PolicyModel, states: Path, pack_tokens: int = 4096, **config: Any) -> PolicyGradient:
+    return PolicyGradient(learner(policy, pack_tokens, **config), states)
 
 
 def update(made: PolicyGradient, rollouts: list[Rollout]) -> dict[str, float]:
@@ -198,7 +211,7 @@ def test_cutting_a_step_into_rows_changes_nothing(
             into += [parameter.grad.flatten() for parameter in policy.trainable if parameter.grad is not None]
             return {}
 
-        made._optimisation.step = instead_of_a_step  # type: ignore[method-assign]
+        made.learner._optimisation.step = instead_of_a_step  # type: ignore[method-assign]
         figures.append(update(made, rollouts))
         found.append(torch.cat(gradients))
     for other, measured in zip(found[1:], figures[1:], strict=True):
@@ -211,13 +224,13 @@ def test_minibatches_are_steps_and_hold_each_trajectory_once(
 ) -> None:
     made = trainer(tiny.fresh(), tmp_path, minibatches=5, epochs=2, kl=0.01)
     seen: list[list[str]] = []
-    step = made._step
+    step = made.learner._step
 
     def noted(part: list[Rollout], credits: list[Credit]) -> Any:
         seen.append([rollout.sample.trajectory_id for rollout in part])
         return step(part, credits)
 
-    made._step = noted  # type: ignore[method-assign,assignment]
+    made.learner._step = noted  # type: ignore[method-assign,assignment]
     update(made, rollouts)
     everyone = sorted(rollout.sample.trajectory_id for rollout in rollouts)
     assert len(seen) == 10

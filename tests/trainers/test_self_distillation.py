@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from flywheel.errors import TrainingError
-from flywheel.sections import RlConfig
 from flywheel.trainers.aggregation import Denominators
 from flywheel.trainers.distillation import distillation_loss, ema
 from flywheel.trainers.hindsight import with_hindsight
@@ -20,6 +19,7 @@ from flywheel.trainers.rollout import Rollout
 from flywheel.trainers.self_distillation import SelfDistillation
 from tests.killing import in_child
 from tests.tiny import Tiny, episodes, some_tasks
+from tests.trainers import test_rl
 
 SOLUTION_ROWS, MASKED_ROWS = 7, 1
 
@@ -34,13 +34,12 @@ def rollouts(tiny: Tiny) -> list[Rollout]:
 
 
 def trainer(policy: PolicyModel, states: Path, **sdpo: Any) -> PolicyGradient:
-    config = RlConfig(algorithm="sdpo", lr=1e-3, minibatches=2, sdpo=sdpo)  # type: ignore[arg-type]
-    return PolicyGradient(policy, config, pack_tokens=4096, states=states, horizon=48, seed=0)
+    return test_rl.trainer(policy, states, algorithm="sdpo", minibatches=2, sdpo=sdpo)
 
 
 def objective(made: PolicyGradient) -> SelfDistillation:
-    assert isinstance(made._objective, SelfDistillation)
-    return made._objective
+    assert isinstance(made.learner._objective, SelfDistillation)
+    return made.learner._objective
 
 
 def update(made: PolicyGradient, rollouts: list[Rollout]) -> dict[str, float]:

@@ -5,7 +5,7 @@ Drops: the fixed alternation of the two; a guard decides when. Source: ComputerR
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -17,8 +17,7 @@ from flywheel.config import Config
 from flywheel.datasets.sets import keep_per_task, row_of
 from flywheel.store.store import TrajectoryStore
 from flywheel.trainers.documents import sample_of
-from flywheel.trainers.model import PolicyModel
-from flywheel.trainers.sft import train_sft
+from flywheel.trainers.learner import Learner
 from flywheel.types import TrainingSample, Trajectory
 from flywheel.workspace import iteration_name
 
@@ -45,18 +44,16 @@ class Pool:
     versions: tuple[str, ...]
 
 
-def entropulse(
-    policy: PolicyModel, config: Config, store: TrajectoryStore, pool: Pool, *, seed: int, states: Path
-) -> int:
+def entropulse(learner: Learner, config: Config, store: TrajectoryStore, pool: Pool, *, seed: int, states: Path) -> int:
     """Train in place for `rl.guards.entropulse_steps`; how many successes there were to learn from.
 
     Does nothing where there are none.
     """
-    samples = [_document(trajectory, policy.chat) for trajectory in _successes(config, store, pool, seed)]
+    samples = [_document(trajectory, learner.policy.chat) for trajectory in _successes(config, store, pool, seed)]
     if samples:
         steps = config.rl.guards.entropulse_steps
         sft = config.sft.model_copy(update={"save_every": 0})
-        train_sft(policy, samples, sft, steps=steps, seed=seed, states=states, report=_Silent())
+        learner.supervise(samples, sft, steps=steps, seed=seed, states=states)
     return len(samples)
 
 
@@ -95,13 +92,3 @@ def _document(trajectory: Trajectory, chat: Chat) -> TrainingSample:
     """As in a training set: turns that could not be read or executed are context."""
     screens = [turn.observation.screenshot for turn in trajectory.turns if turn.observation.screenshot]
     return sample_of({**row_of(trajectory, chat.words, "rollout"), "images": screens}, chat)
-
-
-class _Silent:
-    """Its steps are not the run's own."""
-
-    def advance(self, done: int, total: int, unit: str) -> None:
-        """Nothing."""
-
-    def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Nothing."""

@@ -53,7 +53,7 @@ class Guarding:
         if memory.evaluations.add(metrics["success"], figures["shaped_reward"]) and self.enabled:
             figures["shaping_gain"] = memory.evaluations.shaping_gain
             if "ref_kl" not in metrics:
-                figures["ref_kl"] = self.trainer.drift(rollouts, self.reactions.start)
+                figures["ref_kl"] = self.trainer.drift(rollouts)
         self._findings = memory.guards.judge({**metrics, **figures})
         levels = [finding.level for finding in self._findings]
         return figures | {"guards_warned": float(levels.count("warn")), "guards_reacted": float(levels.count("react"))}

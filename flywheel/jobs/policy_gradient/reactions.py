@@ -1,6 +1,6 @@
 """What guards ask for, carried out on a run of policy gradient."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -13,7 +13,6 @@ from flywheel.jobs.policy_gradient.snapshots import snapshot
 from flywheel.seeds import derive_seed
 from flywheel.store.store import TrajectoryStore
 from flywheel.trainers.guards import Finding, Reaction
-from flywheel.trainers.model import PolicyModel
 from flywheel.trainers.rl import PolicyGradient
 from flywheel.types import Trajectory
 
@@ -26,7 +25,6 @@ class Reactions:
 
     Args:
         store, attempt: where successes are pooled from; what was played must have been published.
-        start: loads the policy that training started from.
     """
 
     config: Config
@@ -36,7 +34,6 @@ class Reactions:
     store: TrajectoryStore
     attempt: int
     states: Path
-    start: Callable[[], PolicyModel]
 
     @property
     def adjusted(self) -> Adjusted:
@@ -44,7 +41,7 @@ class Reactions:
 
     def apply(self) -> None:
         """Put what was changed into force; after a resumed state, too."""
-        self.trainer.adjust(self.adjusted.rl, self.adjusted.lr, self.start)
+        self.trainer.adjust(self.adjusted.rl, self.adjusted.lr)
 
     def carry_out(self, findings: Sequence[Finding], judged: Sequence[Trajectory]) -> list[str]:
         """Do what is asked for, each thing once and in a fixed order; sentences of what is a reason to pause.
@@ -146,12 +143,11 @@ class Reactions:
         """Only where evaluation confirms a gain; a policy that got worse is held where it was."""
         if not (self.trainer.config.kl and self.memory.evaluations.gained):
             return None
-        self.trainer.move_reference()
+        self.trainer.learner.move_reference()
         return "the reference is the policy as it is now"
 
     def restore_best(self, _: Sequence[Trajectory]) -> str:
         self.adjusted.restores += 1
-        self.memory.gradients.forgive()
         self.trainer.restore(self.memory.evaluations.best)
         return f"the state after update {self.memory.evaluations.best} was restored"
 
@@ -166,7 +162,7 @@ class Reactions:
         pool = Pool(self.args["iteration"], self.args["partition"], self.attempt, versions)
         seed = derive_seed(self.args["seed"], "entropulse", update)
         states = self.states / f"entropulse-{update:06d}"
-        found = entropulse(self.trainer.policy, self.config, self.store, pool, seed=seed, states=states)
+        found = entropulse(self.trainer.learner, self.config, self.store, pool, seed=seed, states=states)
         return f"{self.config.rl.guards.entropulse_steps} steps of SFT on {found} successes" if found else None
 
     @property

@@ -90,6 +90,7 @@ class Validation:
         if not self._due:
             return
         update, partition = self.trainer.updates, f"eval-{self.args['version']}-{self.trainer.updates:04d}"
+        self.trainer.learner.hand_over()
         with begun(self.store, partition, self.config.experiment) as publication:
             report, _, played = measure(
                 self.config,

@@ -11,6 +11,7 @@ from flywheel.testing import random_trajectory
 from flywheel.trainers.model import fingerprint
 from flywheel.types import PolicyRef, Trajectory
 from tests.tiny import Tiny, demonstrations, small_config, some_tasks
+from tests.trainers.test_rl import learner
 
 OWN = Pool(iteration=2, partition="grpo-iter-02", attempt=1, versions=("grpo-iter-02@0", "grpo-iter-02@1"))
 
@@ -66,14 +67,14 @@ def test_a_round_teaches_and_without_successes_does_nothing(tiny: Tiny, tmp_path
     store = TrajectoryStore(tmp_path / "store", fsync=False)
     config = small_config(tmp_path, "rl.guards.entropulse_steps=2", "sft.batch=4")
     store.begin("grpo-iter-02")
-    policy = tiny.fresh()
+    pupil = learner(policy := tiny.fresh())
     before = fingerprint(policy.model.parameters())
     states = tmp_path / "states"
-    assert entropulse(policy, config, store, OWN, seed=0, states=states) == 0
+    assert entropulse(pupil, config, store, OWN, seed=0, states=states) == 0
     assert fingerprint(policy.model.parameters()) == before
     shown = demonstrations(tiny, some_tasks(3))
     attempt = store.begin("iter-01")
     store.publish_many([replace(t, iteration=1) for t in shown], partition="iter-01", attempt=attempt)
     store.seal("iter-01", attempt, len(shown))
-    assert entropulse(policy, config, store, OWN, seed=0, states=states) == 3
+    assert entropulse(pupil, config, store, OWN, seed=0, states=states) == 3
     assert fingerprint(policy.model.parameters()) != before

@@ -86,7 +86,7 @@ def test_collapsed_entropy_restores_the_best_state_and_learns_from_successes(
 
     def restore(trainer: PolicyGradient, update: int) -> None:
         real(trainer, update)
-        weights[update] = fingerprint(trainer.policy.model.parameters())
+        weights[update] = fingerprint(trainer.learner.policy.model.parameters())
 
     monkeypatch.setattr(PolicyGradient, "restore", restore)
     before_update(monkeypatch, 1, scale_head(50.0))
@@ -106,8 +106,8 @@ def test_a_poisoned_batch_is_skipped_and_a_burst_of_them_restores(
     poisoned: list[str] = []
 
     def harm(trainer: PolicyGradient) -> None:
-        poisoned.append(fingerprint(trainer.policy.model.parameters()))
-        monkeypatch.setattr(trainer._optimisation, "backward", lambda loss: real(trainer, loss * torch.inf))
+        poisoned.append(fingerprint(trainer.learner.policy.model.parameters()))
+        monkeypatch.setattr(trainer.learner._optimisation, "backward", lambda loss: real(trainer, loss * torch.inf))
 
     def real(trainer: PolicyGradient, loss: torch.Tensor) -> None:
         loss.backward()

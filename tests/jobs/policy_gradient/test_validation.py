@@ -73,7 +73,7 @@ def test_a_policy_that_was_ruined_is_seen_and_only_published_where_the_last_one_
     real = PolicyGradient.save
 
     def save(trainer: PolicyGradient, *given: set[int]) -> None:
-        weights[trainer.updates] = fingerprint(trainer.policy.model.parameters())
+        weights[trainer.updates] = fingerprint(trainer.learner.policy.model.parameters())
         real(trainer, *given)
 
     monkeypatch.setattr(PolicyGradient, "save", save)
