@@ -70,7 +70,7 @@ desktops: $(STAMP)
 
 # The demo on real applications: a server of sandboxed desktops beside it, for as long as it runs.
 demo-desktop: desktops
-	@$(BIN)/flywheel desktops serve --backend xvfb --desktops 2 --screen 640x384 & server=$$!; \
+	@$(BIN)/flywheel desktops serve --backend xvfb --desktops 4 --screen 640x384 & server=$$!; \
 	  trap 'kill $$server; wait $$server' EXIT; $(BIN)/flywheel demo --profile desktop $(ARGS)
 
 test-desktop: $(STAMP)
