@@ -16,6 +16,7 @@ import torch
 from flywheel.config import Config
 from flywheel.errors import TrainingPausedError
 from flywheel.jobs import grpo
+from flywheel.jobs.policy_gradient import loop
 from flywheel.jobs.policy_gradient.evaluations import Evaluations
 from flywheel.store.opening import open_store
 from flywheel.trainers.model import fingerprint
@@ -227,13 +228,13 @@ def test_long_episodes_are_capped_and_unreadable_answers_bring_a_round_of_sft(
     school: School, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits: list[int] = []
-    plan = grpo.plan
+    plan = loop.plan
 
     def planned(*given: Any, **named: Any) -> Any:
         limits.append(named["max_turns"])
         return plan(*given, **named)
 
-    monkeypatch.setattr(grpo, "plan", planned)
+    monkeypatch.setattr(loop, "plan", planned)
     result, _ = play(school, drill(school, tmp_path, "env.max_turns=8", truncated=-1.0, unparsed=-1.0))
     first, capped = next((e["update"], e["did"]) for e in result["reactions"] if e["reaction"] == "cap_turns")
     assert limits[:first] == [8] * first
