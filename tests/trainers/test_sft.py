@@ -80,7 +80,7 @@ def test_cutting_a_step_into_rows_changes_nothing(tiny: Tiny, samples: list[Trai
     found, losses = [], []
     for pack_tokens in (10**6, 300, 1):
         policy = tiny.fresh()
-        losses.append(_step(policy, Recorder(), Batch.of(samples, pack_tokens), None)["loss"])  # type: ignore[arg-type]
+        losses.append(_step(policy, Recorder(), Batch.of(samples, pack_tokens), None, "layer")["loss"])  # type: ignore[arg-type]
         found.append(torch.cat([gradient.flatten() for gradient in gradients(policy)]))
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-6)
     for other in found[1:]:
