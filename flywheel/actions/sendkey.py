@@ -7,32 +7,24 @@
 Verbs and key names are those of `sendkey_verbs.py`.
 """
 
-import dataclasses
 import re
-from typing import Any
 
-from flywheel.actions import legacy
-from flywheel.actions.base import Parsed
-from flywheel.actions.envelope import split_thinking, wrap
+from flywheel.actions.marked import Marked
 from flywheel.actions.sendkey_verbs import read_verb, write_verb
-from flywheel.errors import ActionError
 from flywheel.types import Action, Done, Size
 
 OPEN, CLOSE = "<action>", "</action>"
 
-_ACTION = re.compile(rf"{OPEN}(.*?){CLOSE}|<(done|fail)/>", re.DOTALL)
 
-
-class SendKey:
-    """No pointer, so no coordinates; `stop` is part of the text. Other formats are read as fallbacks (`legacy.py`)."""
+class SendKey(Marked):
+    """No pointer, so no coordinates."""
 
     name = "sendkey"
     version = 1
     stop: str | None = CLOSE
-
-    @property
-    def id(self) -> str:
-        return f"{self.name}/{self.version}"
+    opens = OPEN
+    answers = re.compile(rf"{OPEN}(.*?){CLOSE}|<(done|fail)/>", re.DOTALL)
+    format_name = "action"
 
     def system_prompt(self) -> str:
         return (
@@ -42,27 +34,9 @@ class SendKey:
             "waits. When the task is done, answer <done/>; when it cannot be done, <fail/>."
         )
 
-    def tools(self) -> list[dict[str, Any]]:
-        return []
+    def read(self, answer: str, screen: Size) -> Action:
+        return read_verb(answer, screen)
 
-    def parse(self, text: str, screen: Size) -> Parsed:
-        thinking, rest = split_thinking(text)
-        found = list(_ACTION.finditer(rest))
-        if len(found) == 1 and rest.count(OPEN) <= 1:
-            parsed = _parse_verb(found[0].group(2) or found[0].group(1), screen)
-        else:
-            parsed = legacy.read(rest, screen) or Parsed(
-                None, f"There is no action in the answer; give one between {OPEN} and {CLOSE}."
-            )
-        return dataclasses.replace(parsed, thinking=thinking)
-
-    def format(self, action: Action, screen: Size, *, thinking: str | None = None, brief: str | None = None) -> str:
+    def write(self, action: Action, screen: Size) -> str:
         verb = write_verb(action, screen)
-        return wrap(f"<{verb}/>" if isinstance(action, Done) else f"{OPEN}{verb}{CLOSE}", thinking, brief)
-
-
-def _parse_verb(text: str, screen: Size) -> Parsed:
-    try:
-        return Parsed(read_verb(text, screen), format="action")
-    except ActionError as error:
-        return Parsed(None, str(error), format="action")
+        return f"<{verb}/>" if isinstance(action, Done) else f"{OPEN}{verb}{CLOSE}"
