@@ -29,11 +29,19 @@ BLOCK_SIZE = 16384
 
 @dataclass(slots=True)
 class Files:
-    """Every parquet file that is visible, and the live attempts whose copies are among them."""
+    """Every parquet file that is visible: those of sealed segments, and the copies of live attempts as they are now."""
 
-    episodes: list[Path] = field(default_factory=list)
-    steps: list[Path] = field(default_factory=list)
+    sealed_episodes: list[Path] = field(default_factory=list)
+    sealed_steps: list[Path] = field(default_factory=list)
     live: list[Mirror] = field(default_factory=list)
+
+    @property
+    def episodes(self) -> list[Path]:
+        return [*self.sealed_episodes, *(path for mirror in self.live for path in mirror.episodes)]
+
+    @property
+    def steps(self) -> list[Path]:
+        return [*self.sealed_steps, *(path for mirror in self.live for path in mirror.steps)]
 
 
 def visible_files(layout: Layout) -> Files:
@@ -43,21 +51,19 @@ def visible_files(layout: Layout) -> Files:
         for partition in layout.partitions(experiment):
             head = read_head(layout, experiment, partition)
             if head is not None:
-                files.episodes += [layout.root / segment.episodes_file for segment in head.segments]
-                files.steps += [layout.root / segment.steps_file for segment in head.segments]
+                files.sealed_episodes += [layout.root / segment.episodes_file for segment in head.segments]
+                files.sealed_steps += [layout.root / segment.steps_file for segment in head.segments]
             elif attempts := layout.attempts(experiment, partition):
-                mirror = Mirror.of(layout, experiment, partition, attempts[-1])
-                files.live.append(mirror)
-                files.episodes += mirror.episodes
-                files.steps += mirror.steps
+                files.live.append(Mirror.of(layout, experiment, partition, attempts[-1]))
     return files
 
 
 def _caught_up(layout: Layout) -> Files:
     """What is visible, once every live episode of now is copied; the caller holds the lock."""
-    for mirror in visible_files(layout).live:
+    files = visible_files(layout)
+    for mirror in files.live:
         mirror.catch_up(layout)
-    return visible_files(layout)
+    return files
 
 
 def view_statements(files: Files) -> list[str]:
