@@ -81,7 +81,10 @@ def save_set(rows: Sequence[dict[str, Any]], folder: Path, mixed_in: Path | None
     was there before then stays.
     """
     if not rows and mixed_in is None:
-        raise DataError(f"The set {folder.name} would be empty; nothing passed its filter.")
+        raise DataError(
+            f"The set {folder.name} would be empty, because nothing succeeded that passed its filter; add "
+            "demonstrations (tasks.demonstrations), train longer (sft.steps), or start with easier tasks (env.levels)."
+        )
     columns = {name: [row[name] for row in rows] for name in FEATURES}
     made = datasets.Dataset.from_dict(columns, features=FEATURES)
     if mixed_in is not None:

@@ -11,7 +11,6 @@ from typing import Any
 from flywheel.chat import make_words
 from flywheel.config import Config
 from flywheel.datasets.sets import keep_per_task, row_of, save_set, size_of
-from flywheel.errors import DataError
 from flywheel.jobs.base import Progress
 from flywheel.rollout.judge import accepted
 from flywheel.store.opening import open_store
@@ -32,11 +31,6 @@ def run(config: Config, args: dict[str, Any], progress: Progress) -> dict[str, A
     started = time.perf_counter()
     iteration, mixed_in = args["iteration"], args["demonstrations"]
     found = _successes(config, iteration)
-    if not found and not mixed_in:
-        raise DataError(
-            f"No rollout of {iteration_name(iteration)} succeeded, so nothing can be learnt from; add demonstrations "
-            "(tasks.demonstrations), train longer (sft.steps), or start with easier tasks (env.levels)."
-        )
     kept = keep_per_task(found, config.flywheel.per_task)
     words = make_words(config)
     rows = [row_of(trajectory, words, "rollout") for trajectory in kept]

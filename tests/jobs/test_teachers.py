@@ -69,7 +69,7 @@ def test_a_script_is_called_where_the_student_solves_nothing(school: School, tin
 def test_without_a_teacher_nothing_changes(school: School, tiny: Tiny, tmp_path: Path) -> None:
     config = school.config(tmp_path, *FEW)
     assert rolled_out(tiny, school, config)["teacher"] is None
-    with pytest.raises(DataError, match="nothing can be learnt from"):
+    with pytest.raises(DataError, match="nothing succeeded that passed its filter"):
         filtered(config, tmp_path)
 
 

@@ -21,8 +21,8 @@ from flywheel.trainers.packing import pack
 from flywheel.trainers.rl import PolicyGradient
 from flywheel.trainers.rollout import Rollout
 from flywheel.types import Trajectory, Wait
-from tests.killing import in_child
 from tests.tiny import Tiny, episodes, some_tasks
+from tests.trainers.resuming import goes_on_alike
 
 BY_ADVANTAGE = [name for name, entry in ALGORITHMS.items() if entry.objective == "policy"]
 HORIZON = 12 * 4
@@ -277,21 +277,5 @@ def test_dapo_punishes_length_and_others_do_not(tiny: Tiny, rollouts: list[Rollo
 def test_resumed_updates_are_the_same_updates(
     tiny: Tiny, rollouts: list[Rollout], tmp_path: Path, config: dict[str, Any]
 ) -> None:
-    """Four updates at once; two, a save, another process, and two more.
-
-    The reference stays the one of the start, and a critic goes on from what it has learned.
-    """
-
-    def run(states: Path, updates: int, save: bool) -> str:
-        policy = tiny.fresh()
-        made = trainer(policy, states, minibatches=2, **config)
-        while made.updates < updates:
-            update(made, rollouts)
-        if save:
-            made.save()
-        return fingerprint(policy.model.parameters())
-
-    expected = in_child(lambda: run(tmp_path / "whole", 4, save=False))
-    half = in_child(lambda: run(tmp_path / "parts", 2, save=True))
-    assert in_child(lambda: run(tmp_path / "parts", 2, save=False)) == half != expected
-    assert in_child(lambda: run(tmp_path / "parts", 4, save=False)) == expected
+    """The reference stays the one of the start, and a critic goes on from what it has learned."""
+    goes_on_alike(tiny, rollouts, tmp_path, lambda policy, states: trainer(policy, states, minibatches=2, **config))

@@ -17,9 +17,9 @@ from flywheel.trainers.packing import PackedRow, pack
 from flywheel.trainers.rl import PolicyGradient
 from flywheel.trainers.rollout import Rollout
 from flywheel.trainers.self_distillation import SelfDistillation
-from tests.killing import in_child
 from tests.tiny import Tiny, episodes, some_tasks
 from tests.trainers import test_rl
+from tests.trainers.resuming import goes_on_alike
 
 SOLUTION_ROWS, MASKED_ROWS = 7, 1
 
@@ -174,16 +174,5 @@ def test_a_teacher_that_practises_leaves_the_student_alone_until_it_teaches(
 def test_resumed_updates_are_the_same_updates(
     tiny: Tiny, rollouts: list[Rollout], tmp_path: Path, teacher: str
 ) -> None:
-    def run(states: Path, updates: int, save: bool) -> str:
-        policy = tiny.fresh()
-        made = trainer(policy, states, teacher=teacher, teacher_rate=0.2, reading_steps=2, reading_updates=1)
-        while made.updates < updates:
-            update(made, rollouts)
-        if save:
-            made.save()
-        return fingerprint(policy.model.parameters())
-
-    expected = in_child(lambda: run(tmp_path / "whole", 4, save=False))
-    half = in_child(lambda: run(tmp_path / "parts", 2, save=True))
-    assert half != expected
-    assert in_child(lambda: run(tmp_path / "parts", 4, save=False)) == expected
+    config = {"teacher": teacher, "teacher_rate": 0.2, "reading_steps": 2, "reading_updates": 1}
+    goes_on_alike(tiny, rollouts, tmp_path, lambda policy, states: trainer(policy, states, **config))
