@@ -69,7 +69,7 @@ def call(trainer: PolicyGradient, what: str, given: Any, states: Path, rollouts:
     if what == "drift":
         return {"drift": trainer.drift(rollouts)}
     if what == "supervise":
-        settings = SftConfig(lr=1e-3, batch=4, pack_tokens=PACK_TOKENS)
+        settings = SftConfig(lr=1e-3, batch=4, pack_tokens=PACK_TOKENS, held="weights")
         samples = [rollout.sample for rollout in rollouts]
         return trainer.learner.supervise(samples, settings, steps=2, seed=1, states=states / "round")
     if what == "save on a full disk":

@@ -38,8 +38,9 @@ RUNS: dict[str, dict[str, Any]] = {
             ["update", []],
             ["move_reference", []],
             ["supervise", []],
-            ["drift", []],
+            ["restore", [1]],
             ["update", []],
+            ["drift", []],
         ],
     },
 }
