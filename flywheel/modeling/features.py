@@ -7,6 +7,7 @@ numbers.
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 
 from flywheel.chat import Chat
 from flywheel.modeling.qwen import ImageFeatures, encode_images
+from flywheel.modeling.sending import sent
 from flywheel.types import Screenshot, Size
 
 _Key = tuple[str, Size]
@@ -58,8 +60,8 @@ def _values(pixels_P3S: np.ndarray, levels_CV: np.ndarray, device: torch.device)
     """Normalised patches on a device. A GPU is sent bytes, a quarter of the floats, and looks them up itself."""
     if device.type != "cuda":
         return torch.from_numpy(_by_table(pixels_P3S, levels_CV)).to(device)
-    pixels = torch.from_numpy(pixels_P3S).pin_memory().to(device, non_blocking=True).long()
-    levels = torch.from_numpy(levels_CV).to(device)
+    pixels = sent(torch.from_numpy(pixels_P3S), device).long()
+    levels = sent(torch.from_numpy(levels_CV), device)
     return torch.stack([levels[c][pixels[:, c]] for c in range(3)], 1).flatten(1)
 
 
@@ -122,7 +124,9 @@ class FeatureCache:
             at += t * h * w // merge**2
 
 
+@lru_cache(maxsize=128)
 def _key(image: Screenshot) -> _Key:
+    """Remembered, because a row asks three times for the hashes of all its screens."""
     return image.sha256, image.size
 
 

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from flywheel.modeling.sending import sent
+
 
 def log_policy(logits_KV: Tensor, temperature: float, forbidden_ids: Sequence[int]) -> Tensor:
     """Log-probabilities (nats) of every token, (K, V), float32.
@@ -13,5 +15,5 @@ def log_policy(logits_KV: Tensor, temperature: float, forbidden_ids: Sequence[in
     placeholders and the like) have probability 0 in both engine and trainer, so that the two agree exactly.
     """
     scaled = logits_KV.float() / (temperature or 1.0)
-    scaled = scaled.index_fill(-1, torch.as_tensor(forbidden_ids, device=scaled.device), float("-inf"))
+    scaled = scaled.index_fill(-1, sent(torch.tensor(forbidden_ids, dtype=torch.int64), scaled.device), float("-inf"))
     return torch.log_softmax(scaled, -1)

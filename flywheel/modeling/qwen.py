@@ -19,6 +19,7 @@ from transformers import AutoConfig, Qwen3VLForConditionalGeneration, vision_uti
 
 from flywheel.errors import PackingError, PolicyError
 from flywheel.modeling.attention import Documents, Kernel, packed
+from flywheel.modeling.sending import sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def encode_images(model: Qwen3VLForConditionalGeneration, pixels_PC: Tensor, gri
     """
     device = pixels_PC.device
     alike = bool((grids_K3 == grids_K3[0]).all())
-    places = {name: x.to(device) for name, x in _places(model, grids_K3).items()} if alike else {}
+    places = {name: sent(x, device) for name, x in _places(model, grids_K3).items()} if alike else {}
     given = (
         {"cu_seqlens": vision_utils.get_vision_cu_seqlens(grids_K3), "images": len(grids_K3), **places} if alike else {}
     )
@@ -103,8 +104,8 @@ def embed(model: Qwen3VLForConditionalGeneration, ids: Tensor, features: ImageFe
     """
     places = ids == model.config.image_token_id
     found, given = int(places.sum()), 0 if features is None else len(features.embeds_ID)
-    embeds = model.get_input_embeddings()(_sent(ids, model.device))
-    places = _sent(places, model.device)
+    embeds = model.get_input_embeddings()(sent(ids, model.device))
+    places = sent(places, model.device)
     if found != given:
         raise PackingError(f"{found} image tokens but {given} image features; screenshots were lost on the way.")
     if features is not None:
@@ -146,17 +147,10 @@ def _packed_logits(
     The integers come from the CPU. Full logits would take 51 GiB at 34,000 tokens.
     """
     embeds, places = embed(self, ids_N[None], features)
-    positions = _sent(position_ids_4N[:, None], self.device)
+    positions = sent(position_ids_4N[:, None], self.device)
     hidden_1ND = hidden_states(self, embeds, places, features, positions, documents=Documents(tuple(lengths)))
-    hidden_KD = hidden_1ND[0, _sent(predict_K, self.device)]
+    hidden_KD = hidden_1ND[0, sent(predict_K, self.device)]
     return self.lm_head(hidden_KD), hidden_KD
-
-
-def _sent(x: Tensor, device: torch.device) -> Tensor:
-    """On the device, without waiting for what the device is still doing."""
-    if device.type != "cuda" or x.device == device:
-        return x.to(device)
-    return x.pin_memory().to(device, non_blocking=True)
 
 
 def use_packed_attention(model: Qwen3VLForConditionalGeneration, kernel: Kernel = "sdpa") -> None:

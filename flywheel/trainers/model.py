@@ -18,6 +18,7 @@ from flywheel.modeling.attention import Kernel
 from flywheel.modeling.features import FeatureCache, look
 from flywheel.modeling.logits import log_policy
 from flywheel.modeling.qwen import use_packed_attention
+from flywheel.modeling.sending import sent
 from flywheel.trainers.packing import PackedRow, check_sample, document_lengths, pack
 from flywheel.trainers.sharding import copy_share, is_sharded, release
 from flywheel.types import TrainingSample
@@ -46,6 +47,7 @@ class PolicyModel:
         self._kernel, self._bucket = kernel, bucket
         use_packed_attention(model, kernel)
         self._kept = FeatureCache(model, chat) if frozen else None
+        self._ahead: tuple[Sequence[TrainingSample], PackedRow] | None = None
 
     def twin(self, start: Callable[[], "PolicyModel"]) -> "PolicyModel":
         """A copy that is not trained: reference or teacher. The frozen vision tower and what it has seen are shared.
@@ -71,6 +73,10 @@ class PolicyModel:
 
     def pack(self, samples: Sequence[TrainingSample]) -> PackedRow:
         """One row of these documents, of a length that this model is fast at."""
+        ahead, self._ahead = self._ahead, None
+        return ahead[1] if ahead and ahead[0] is samples else self._packed(samples)
+
+    def _packed(self, samples: Sequence[TrainingSample]) -> PackedRow:
         return pack(
             samples,
             image_id=self.chat.image_id,
@@ -94,11 +100,12 @@ class PolicyModel:
         if self._on_gpu and self._kept:
             self._kept.expect(image for sample in samples for image in sample.images)
 
-    def look_ahead(self, samples: Iterable[TrainingSample]) -> None:
-        """Have a GPU look at the screenshots of a row that comes next, before it is waited for: at the end of a step
-        it would stand still until they are all on their way, a fourteenth of the time at 2B."""
-        if self._on_gpu and self._kept:
+    def look_ahead(self, samples: Sequence[TrainingSample]) -> None:
+        """Pack a row that comes next, and have a GPU look at its screenshots, before it is waited for: at the end of a
+        step it would stand still until they are all on their way, a fourteenth of the time at 2B."""
+        if self._on_gpu and self._kept and samples:
             self._kept([image for sample in samples for image in sample.images])
+            self._ahead = samples, self._packed(samples)
 
     @property
     def _on_gpu(self) -> bool:
@@ -136,7 +143,7 @@ class PolicyModel:
 
 
 def _chosen(logp_KV: Tensor, row: PackedRow) -> Tensor:
-    return logp_KV.gather(1, torch.from_numpy(row.targets_K).to(logp_KV.device)[:, None])[:, 0]
+    return logp_KV.gather(1, sent(torch.from_numpy(row.targets_K), logp_KV.device)[:, None])[:, 0]
 
 
 def _entropy(logp_KV: Tensor) -> Tensor:

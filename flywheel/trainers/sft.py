@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from flywheel.errors import DataError
+from flywheel.modeling.sending import sent
 from flywheel.sections import Held, SftConfig
 from flywheel.seeds import derive_seed
 from flywheel.trainers.checkpoints import TrainerStates
@@ -156,5 +157,5 @@ def _step(
 def row_loss(policy: PolicyModel, row: PackedRow, denominator: float) -> torch.Tensor:
     """This row's share of the step's loss."""
     logp_K = policy.logprobs(row)
-    weights_K = torch.from_numpy(row.weights_K).to(logp_K)
+    weights_K = sent(torch.from_numpy(row.weights_K), logp_K.device).to(logp_K.dtype)
     return -(weights_K * logp_K).sum() / denominator

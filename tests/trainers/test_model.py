@@ -67,3 +67,18 @@ def test_a_fingerprint_is_that_of_the_values_in_bfloat16_too() -> None:
     weight = torch.arange(6).reshape(2, 3)
     assert fingerprint([weight.bfloat16()]) != fingerprint([weight.half()])
     assert fingerprint([weight.T.float()]) == fingerprint([weight.T.float().contiguous()])
+
+
+def test_a_row_that_was_packed_ahead_is_that_of_its_samples_alone(
+    tiny: Tiny, row: PackedRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, shown on the CPU: the row is taken once, and other samples never get it."""
+    monkeypatch.setattr(PolicyModel, "_on_gpu", True)
+    policy, coming, others = tiny.fresh(), list(row.samples), list(row.samples[:1])
+    policy.look_ahead(coming)
+    assert policy.pack(others).samples == tuple(others)
+    policy.look_ahead(coming)
+    ahead = policy.pack(coming)
+    assert ahead.samples == row.samples
+    assert (ahead.ids_N == row.ids_N).all()
+    assert policy.pack(coming) is not ahead
