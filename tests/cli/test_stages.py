@@ -60,8 +60,8 @@ def test_rollouts_go_to_the_store_and_a_set_without_successes_is_refused(
     assert {episode.iteration for episode in episodes} == {1}
     refused = home("sft-set", "--iteration", 1, "--set", "flywheel.demonstrations=false")
     assert refused.code == 1
-    assert refused.err.splitlines()[-1].startswith("No rollout of iter-01 succeeded")
-    assert refused.err.count("No rollout of iter-01 succeeded") == 1
+    assert refused.err.splitlines()[-1].startswith("The set iter-01 would be empty")
+    assert refused.err.count("The set iter-01 would be empty") == 1
 
 
 def test_policy_gradient_publishes_under_its_own_name(home: Flywheel, tiny: Tiny, tmp_path: Path) -> None:

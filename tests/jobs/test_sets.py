@@ -154,7 +154,7 @@ def test_few_of_a_task_are_kept(tmp_path: Path) -> None:
 def test_an_iteration_without_a_success_is_one_sentence(tmp_path: Path) -> None:
     config = small_config(tmp_path)
     played(config, 1, reward=0.0)
-    with pytest.raises(DataError, match=r"No rollout of iter-01 succeeded") as caught:
+    with pytest.raises(DataError, match=r"would be empty, because nothing succeeded") as caught:
         sft_set.run(config, args_for(tmp_path, 1), Notes())
     assert "\n" not in str(caught.value)
     with pytest.raises(StoreError, match="iter-02"):
