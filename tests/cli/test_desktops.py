@@ -53,6 +53,29 @@ def test_arguments_that_cannot_be_used(flywheel: Flywheel, arguments: list[str],
 
 
 @pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            ["--options", '{"colour": "red"}'],
+            "A simulated desktop has no option 'colour'; it has ",
+        ),
+        (["--options", '{"layout": "round"}'], "There is no layout 'round'; take roomy or free."),
+        (["--screen", "5x5"], "A screen of 5 x 5 is too small; take at least 96 x 96."),
+        (["--episode", "nope"], "There is no episode 'nope' (No module named 'nope'); choose simulated, console, "),
+        (
+            ["--episode", "json:Nope"],
+            "There is no episode 'json:Nope' (module 'json' has no ",
+        ),
+    ],
+)
+def test_desktops_that_can_never_start_end_the_server(flywheel: Flywheel, arguments: list[str], says: str) -> None:
+    ran = flywheel("desktops", "serve", "--port", "0", "-n", "2", *arguments)
+    serving, refusal = ran.err.splitlines()
+    assert serving.startswith("Serving 2 desktops (simulated) at http://127.0.0.1:")
+    assert (ran.code, refusal.startswith(says), refusal[-1]) == (1, True, "."), refusal
+
+
+@pytest.mark.parametrize(
     "arguments", [["--backend", "hologram"], ["--desktops", "0"], ["--port", "70000"], ["--drain", "-1"], ["--x"]]
 )
 def test_wrong_usage_is_status_2(flywheel: Flywheel, arguments: list[str]) -> None:

@@ -21,7 +21,7 @@ from flywheel.envs.server.backends import Backend, Deadlines
 from flywheel.envs.server.folders import RunFolder
 from flywheel.envs.server.viewer import Viewer
 from flywheel.envs.wire import WireError, capabilities_from_json, encode_frame, error_from_json, frame_head
-from flywheel.errors import EnvError, InfrastructureError
+from flywheel.errors import ConfigError, EnvError, InfrastructureError
 from flywheel.processes import end_family
 
 State = Literal["stopped", "starting", "free", "leased", "recycling", "broken"]
@@ -88,7 +88,10 @@ class Desktop:
         return not self.lost.done() and self._process is not None and self._process.poll() is None
 
     async def start(self) -> Capabilities:
-        """Spawn a worker and boot its desktop. Raises `InfrastructureError`; `kill` it then."""
+        """Spawn a worker and boot its desktop. Raises `InfrastructureError`; `kill` it then.
+
+        Raises `ConfigError` where its options are to blame, which no other try will mend.
+        """
         self.state, self.lost = "starting", asyncio.Future()
         self.starts += 1
         ours, theirs = socket.socketpair()
@@ -103,6 +106,8 @@ class Desktop:
         reader, self._writer = await asyncio.open_connection(sock=ours, limit=BUFFER_BYTES)
         self._reader_task = asyncio.create_task(self._read(reader))
         head, _ = frame_head(await self.call("start", self.spec.deadlines.start))
+        if "unfit" in head:
+            raise ConfigError(head["unfit"])
         self.capabilities = capabilities_from_json(head["capabilities"])
         self.problem = None
         return self.capabilities

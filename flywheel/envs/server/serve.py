@@ -43,7 +43,8 @@ class ServeOptions:
 def serve(options: ServeOptions, announce: Callable[[str], None]) -> None:
     """Serve until SIGTERM (drains first; a second one does not wait) or SIGINT (at once).
 
-    Raises `ConfigError` before anything is started: no token off loopback, a port that is taken, a missing environment.
+    Raises `ConfigError` before anything is started: no token off loopback, a port that is taken, a missing environment;
+    and soon afterwards for options with which no desktop can start.
     """
     check_exposed(options.host, options.app.token, options.token_variable)
     backend = replace(BACKENDS[options.backend], episode=options.episode or BACKENDS[options.backend].episode)
@@ -63,6 +64,8 @@ def serve(options: ServeOptions, announce: Callable[[str], None]) -> None:
     server = _Server(config, options.drain, lambda: announce(f"Serving {words} ({options.backend}) at {url}"))
     with listening:
         asyncio.run(server.serve([listening]))
+    if server.unfit is not None:
+        raise server.unfit
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -86,12 +89,14 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._drain, self._announce = drain, announce
         self._draining: asyncio.Task[None] | None = None
+        self.unfit: ConfigError | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._end_gently)
         loop.add_signal_handler(signal.SIGINT, self._end_now)
+        self._supervisor.unfit.add_done_callback(self._give_up)
         self._announce()
 
     @contextlib.contextmanager
@@ -107,6 +112,10 @@ class _Server(uvicorn.Server):
     def _end_now(self) -> None:
         self._supervisor.refuse()
         self.should_exit = True
+
+    def _give_up(self, unfit: asyncio.Future[ConfigError]) -> None:
+        self.unfit = unfit.result()
+        self._end_now()
 
     async def _drain_and_exit(self) -> None:
         await self._supervisor.drain(self._drain)

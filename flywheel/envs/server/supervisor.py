@@ -17,7 +17,7 @@ from flywheel.envs.base import Capabilities
 from flywheel.envs.server.desktop import Desktop, WorkerSpec
 from flywheel.envs.server.folders import RunFolder
 from flywheel.envs.server.leases import Lease, LeaseBook, Refusal
-from flywheel.errors import EnvError, InfrastructureError
+from flywheel.errors import ConfigError, EnvError, InfrastructureError
 
 HEALTH_SECONDS = 15.0
 """Between two questions after the health of a free desktop."""
@@ -40,6 +40,8 @@ class Supervisor:
         root: folder of all desktops on this machine.
         backend: name of the kind, for people and for those who clean up.
         report: told, in a sentence, of every desktop that was lost.
+
+    `unfit` is done when no desktop will ever start, because of how they are configured.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Supervisor:
         self._free: OrderedDict[Desktop, asyncio.Future[Lease]] = OrderedDict()
         self._waiting: deque[tuple[asyncio.Future[Lease], str, float]] = deque()
         self._known: asyncio.Future[Capabilities] = asyncio.Future()
+        self.unfit: asyncio.Future[ConfigError] = asyncio.Future()
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -138,6 +141,12 @@ class Supervisor:
                     self._known.set_result(capabilities)
                 while True:
                     await self._play(desktop)
+            except ConfigError as error:
+                if not self._known.done():  # no other desktop will fare better, nor this one later
+                    if not self.unfit.done():
+                        self.unfit.set_result(error)
+                    return
+                problem = str(error)
             except EnvError as error:
                 problem = str(error)
             except Exception as error:  # a bug costs one desktop its turn, not the server its desktop

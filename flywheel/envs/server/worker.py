@@ -27,7 +27,7 @@ from flywheel.envs.wire import (
     options_from_json,
     task_from_json,
 )
-from flywheel.errors import EvaluatorError, FlywheelError, InfrastructureError
+from flywheel.errors import ConfigError, EvaluatorError, FlywheelError, InfrastructureError
 from flywheel.processes import die_with_parent
 
 EPISODES = {
@@ -80,8 +80,11 @@ class Worker:
             made.close()
 
     def _start(self, _: dict[str, Any]) -> bytes:
-        self._made = self._make()
-        self._made.start()
+        try:
+            self._made = self._make()
+            self._made.start()
+        except ConfigError as error:
+            return encode_frame({"unfit": str(error)})
         return encode_frame({"capabilities": capabilities_to_json(self._made.capabilities())})
 
     def _reset(self, head: dict[str, Any]) -> bytes:
@@ -127,9 +130,14 @@ def serve(connection: socket.socket, make: Callable[[], Episode]) -> None:
 
 
 def load_episode(name: str, machine: str, options: dict[str, Any]) -> Episode:
-    """An episode by its name in `EPISODES`, or as `module:Class`."""
+    """An episode by its name in `EPISODES`, or as `module:Class`. Raises `ConfigError`."""
     module, _, kind = EPISODES.get(name, name).partition(":")
-    episode: Episode = getattr(importlib.import_module(module), kind)(machine, options)
+    try:
+        made = getattr(importlib.import_module(module), kind)
+    except (ImportError, AttributeError, ValueError) as error:
+        known = ", ".join(EPISODES)
+        raise ConfigError(f"There is no episode '{name}' ({error}); choose {known} or write MODULE:CLASS.") from error
+    episode: Episode = made(machine, options)
     return episode
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flywheel.envs.simulated.vocabulary import KINDS
-from flywheel.errors import TaskError
+from flywheel.errors import ConfigError, TaskError
 from flywheel.types import Size
 
 CELL = 32
@@ -27,6 +27,14 @@ _PARENTS = {
     "dialog": ("button",),
     "button": (None, "dialog"),
 }
+
+
+def refuse_desktop(screen: Size, layout: str) -> None:
+    """Raises `ConfigError` for a screen that nothing fits on, or a layout that there is not."""
+    if min(screen) < MIN_SIDE:
+        raise ConfigError(f"A screen of {screen[0]} x {screen[1]} is too small; take at least {MIN_SIDE} x {MIN_SIDE}.")
+    if layout not in LAYOUTS:
+        raise ConfigError(f"There is no layout '{layout}'; take {' or '.join(LAYOUTS)}.")
 
 
 @dataclass(frozen=True, slots=True)

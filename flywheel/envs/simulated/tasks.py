@@ -19,7 +19,7 @@ from flywheel.envs.simulated import checkers, free, roomy
 from flywheel.envs.simulated.desktop import CONFIG_TYPE
 from flywheel.envs.simulated.draft import Draft, Goal, state_expected
 from flywheel.envs.simulated.families import FAMILIES
-from flywheel.envs.simulated.scene import LAYOUTS, MIN_SIDE, Scene, scene_from_json, scene_to_json
+from flywheel.envs.simulated.scene import Scene, refuse_desktop, scene_from_json, scene_to_json
 from flywheel.envs.simulated.vocabulary import NAMES
 from flywheel.errors import ConfigError, TaskError
 from flywheel.seeds import derive_seed
@@ -123,10 +123,7 @@ def _refuse(families: Sequence[str], levels: Sequence[int], screen: Size, layout
     for level in levels:
         if level not in LEVELS:
             raise ConfigError(f"There is no level {level}; levels are 1 to 4.")
-    if min(screen) < MIN_SIDE:
-        raise ConfigError(f"A screen of {screen[0]} x {screen[1]} is too small; take at least {MIN_SIDE} x {MIN_SIDE}.")
-    if layout not in LAYOUTS:
-        raise ConfigError(f"There is no layout '{layout}'; take {' or '.join(LAYOUTS)}.")
+    refuse_desktop(screen, layout)
 
 
 # --- files ---------------------------------------------------------------------------------------------

@@ -144,17 +144,32 @@ def test_workers_that_cannot_start_are_tried_again_ever_less_often_and_say_why(t
     async def play(supervisor: Supervisor) -> None:
         while supervisor.desktops[0].starts < 3:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
-        with pytest.raises(InfrastructureError, match=r"No desktop of this server has started yet: .*No module"):
+        with pytest.raises(InfrastructureError, match=r"No desktop of this server has started yet: .*No display"):
             await supervisor.capabilities(wait=0.1)
         while supervisor.desktops[0].state != "broken":  # noqa: ASYNC110
             await asyncio.sleep(0.02)
-        with pytest.raises(Refusal, match=r"No desktop is alive: .*No module") as refusal:
+        with pytest.raises(Refusal, match=r"No desktop is alive: .*No display") as refusal:
             await lease_of(supervisor, wait=0.0)
         assert refusal.value.status == 503
 
-    told = supervised(tmp_path, play, backend=Backend("no_such_module:Episode"))
-    assert all("No module named 'no_such_module'" in each for each in told)
+    told = supervised(tmp_path, play, backend=Backend("tests.envs.server.test_supervisor:Dark"))
+    assert all("No display" in each for each in told)
     assert len(told) >= 2
+
+
+def Dark(machine: str, options: dict[str, str]) -> object:
+    """An episode that cannot be made, runs in the worker."""
+    raise InfrastructureError("No display.")
+
+
+def test_workers_that_can_never_start_are_not_tried_again(tmp_path: Path) -> None:
+    async def play(supervisor: Supervisor) -> None:
+        unfit = await asyncio.wait_for(supervisor.unfit, 60)
+        assert "No module named 'no_such_module'" in str(unfit)
+        await asyncio.sleep(0.5)
+        assert [desktop.starts for desktop in supervisor.desktops] == [1, 1]
+
+    assert not supervised(tmp_path, play, 2, Backend("no_such_module:Episode"))
 
 
 def test_what_a_worker_started_dies_with_it(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from flywheel.envs.server.episodes.base import refuse_unknown
 from flywheel.envs.server.machines.base import Machine
 from flywheel.errors import ConfigError
 
@@ -27,7 +28,7 @@ def make_machine(kind: str, folder: Path, options: Mapping[str, Any]) -> tuple[M
         from flywheel.envs.server.machines.xvfb.options import XvfbOptions
 
         known = {field.name for field in fields(XvfbOptions)} - {"run_root", "guest", "guest_python"}
-        _refuse_unknown(kind, options, known)
+        refuse_unknown("The machine 'xvfb'", options, known)
         made = {name: _frozen(value) for name, value in options.items()}
         machine = XvfbMachine(XvfbOptions(run_root=folder, **made))
         return machine, Traits(isolation="bubblewrap", apps=machine.apps)
@@ -42,7 +43,7 @@ def make_machine(kind: str, folder: Path, options: Mapping[str, Any]) -> tuple[M
     if kind == "remote":
         from flywheel.envs.server.machines.remote import PORTS, RemoteMachine
 
-        _refuse_unknown(kind, options, {"host", "internet", *PORTS})
+        refuse_unknown("The machine 'remote'", options, {"host", "internet", *PORTS})
         internet = bool(options.get("internet", False))
         return RemoteMachine(options), Traits(internet=internet, snapshots=False, isolation="unknown")
     if kind == "gateway":
@@ -55,11 +56,6 @@ def make_machine(kind: str, folder: Path, options: Mapping[str, Any]) -> tuple[M
         platform = "windows" if str(options.get("os_type", "")).lower() == "windows" else "ubuntu"
         return StockMachine(options), Traits(platform, internet=True)
     raise ConfigError(f"There is no machine '{kind}' for OSWorld's tasks; choose xvfb, qemu, remote, gateway or stock.")
-
-
-def _refuse_unknown(kind: str, options: Mapping[str, Any], known: set[str]) -> None:
-    if unknown := sorted(options.keys() - known):
-        raise ConfigError(f"The machine '{kind}' has no option {unknown[0]!r}; it has {', '.join(sorted(known))}.")
 
 
 def _frozen(value: Any) -> Any:

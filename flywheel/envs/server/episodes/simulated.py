@@ -5,7 +5,9 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from flywheel.envs.base import Capabilities, ObserveOptions
+from flywheel.envs.server.episodes.base import refuse_unknown
 from flywheel.envs.simulated.env import SimulatedEnv
+from flywheel.envs.simulated.scene import refuse_desktop
 from flywheel.errors import InfrastructureError
 from flywheel.types import Action, Observation, Size, StepResult, Task
 
@@ -18,11 +20,15 @@ class SimulatedEpisode:
     Args:
         machine: not used.
         options: `screen`, its width and height in pixels, and `layout`.
+
+    Raises `ConfigError` for options that cannot be used.
     """
 
     def __init__(self, machine: str, options: Mapping[str, Any]) -> None:
+        refuse_unknown("A simulated desktop", options, {"screen", "layout", "folder", "desktop"})
         self._screen = Size(*options.get("screen", (160, 128)))
         self._layout = str(options.get("layout", "roomy"))
+        refuse_desktop(self._screen, self._layout)
         self._options = ObserveOptions()
         self._env = self._open()
         self._seen: Observation | None = None
