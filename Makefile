@@ -25,7 +25,7 @@ MAKE_VENV = $(PYTHON) -m venv --clear .venv >/dev/null 2>&1 || { $(PYTHON) -m ve
 help:
 	@echo 'make install   the environment in .venv, pinned by constraints.txt'
 	@echo 'make demo      the whole flywheel on this machine: a few minutes, no GPU'
-	@echo 'make demo-desktop  the whole flywheel on real applications: installs Debian packages, then about half an hour'
+	@echo 'make demo-desktop  the whole flywheel on real applications: installs Debian packages, then a quarter of an hour'
 	@echo 'make dev       the Dagster UI on a free port'
 	@echo 'make test      all tests but those of real desktops that take minutes'
 	@echo 'make desktops  what real desktops need: Debian packages (asks apt), and environments of their own'
