@@ -69,7 +69,7 @@ def demo(
         done = run_flywheel(config, instance, _Narrator(shown), launcher)
     result = Result(config, done, peak.gigabytes)
     write_json(json, result.to_json())
-    _conclude(result)
+    _conclude(result, profile)
 
 
 def _seed(seed: int | None) -> tuple[str, ...]:
@@ -175,7 +175,7 @@ class Result:
         }
 
 
-def _conclude(result: Result) -> None:
+def _conclude(result: Result, profile: str) -> None:
     rows = [(name, *(f"{rates[title]:.1%}" for title in COLUMNS)) for name, rates in result.families().items()]
     out().print()
     show_table(("success by family", *(title.replace("_", " ") for title in COLUMNS)), rows)
@@ -184,7 +184,7 @@ def _conclude(result: Result) -> None:
         f"[bold]{rate(_keys(result.control))}[/bold].\n"
     )
     _show_figures(result.figures())
-    _show_next(result.config)
+    show_next(result.config, profile)
 
 
 def _show_figures(figures: Mapping[str, float | None]) -> None:
@@ -200,11 +200,13 @@ def _show_figures(figures: Mapping[str, float | None]) -> None:
     )
 
 
-def _show_next(config: "Config") -> None:
+def show_next(config: "Config", profile: str) -> None:
+    """Commands that look at what was made."""
     chosen = {"home": config.home, "experiment": config.experiment}
     where = [f"--set {key}={value}" for key, value in chosen.items() if value != type(config).model_fields[key].default]
     name = "flywheel" if shutil.which("flywheel") else os.path.relpath(sys.argv[0])
-    dev = f'make dev ARGS="{" ".join(where)}"' if where else "make dev"
+    played = [*([] if profile == EMBEDDED else [f"--profile {profile}"]), *where]
+    dev = f'make dev ARGS="{" ".join(played)}"' if played else "make dev"
     arguments = ("trajectories --partition iter-01", *(f'sql "{sql}"' for sql in QUERIES))
     out().print(f"\nEverything is in {config.home_path}. What next:\n", markup=False)
     for command in (dev, *(" ".join([name, given, *where]) for given in arguments)):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flywheel.cli.demo import COLUMNS, CONTROL, KEYS, SHORT
+from flywheel.cli.demo import COLUMNS, CONTROL, KEYS, SHORT, show_next
 from flywheel.cli.memory import family_bytes
 from flywheel.config import load_config
 from flywheel.jobs.launcher import Launcher
@@ -73,6 +73,13 @@ def _check(ran: Ran, result: dict) -> None:
     for stage in stages:
         assert stage["stage"] in ran.out
     assert 'make dev ARGS="--set home=' in ran.out
+
+
+def test_the_ui_is_opened_with_the_profile_that_was_played(capsys: pytest.CaptureFixture[str]) -> None:
+    show_next(load_config("desktop"), "desktop")
+    assert '  make dev ARGS="--profile desktop"\n' in capsys.readouterr().out
+    show_next(load_config("embedded"), "embedded")
+    assert "  make dev\n" in capsys.readouterr().out
 
 
 def test_the_short_demo_is_the_same_demo() -> None:
