@@ -15,8 +15,8 @@ class ShownEpisode(SimulatedEpisode):
     """Greets like a VNC server, and then is silent; `why_not` among the options is what it says instead."""
 
     def __init__(self, machine: str, options: dict[str, Any]) -> None:
+        self._why_not = options.pop("why_not", None)
         super().__init__(machine, options)
-        self._why_not = options.get("why_not")
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._clients: list[socket.socket] = []
         threading.Thread(target=self._greet, daemon=True).start()
