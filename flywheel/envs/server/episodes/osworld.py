@@ -157,10 +157,14 @@ class OSWorldEpisode:
         return seen
 
     def _opened(self, guest: Guest) -> Screenshot:
-        """The screen once a launched application shows itself; GIMP takes five seconds, behind a splash."""
+        """The screen once a launched application shows itself; GIMP takes five seconds, behind a splash.
+
+        A window is there before it is drawn, and a blank one shows nothing new: it loses the keys that it is sent.
+        """
         until = time.monotonic() + WINDOW_SECONDS
         while not guest.has_window() and time.monotonic() < until:
             time.sleep(LOOK_SECONDS)
+        self._rest()
         return self._settled(guest, QUIET_SECONDS, WINDOW_SECONDS)
 
     def _rest(self) -> None:
