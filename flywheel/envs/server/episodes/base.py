@@ -7,11 +7,9 @@ than its deadline.
     start (reset observe* step* evaluate? recycle)* close; view wherever observe is
 """
 
-from collections.abc import Collection
 from typing import Protocol
 
 from flywheel.envs.base import Capabilities, ObserveOptions
-from flywheel.errors import ConfigError
 from flywheel.types import Action, Observation, StepResult, Task
 
 
@@ -68,9 +66,3 @@ class Episode(Protocol):
     def close(self) -> None:
         """Leave nothing behind; safe to call twice, and from any state."""
         ...
-
-
-def refuse_unknown(what: str, options: Collection[str], known: Collection[str]) -> None:
-    """Raises `ConfigError` when one of the options is not known to `what`."""
-    if unknown := sorted(set(options) - set(known)):
-        raise ConfigError(f"{what} has no option {unknown[0]!r}; it has {', '.join(sorted(known))}.")

@@ -5,8 +5,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from flywheel.envs.server.episodes.base import refuse_unknown
-from flywheel.envs.server.machines.base import Machine
+from flywheel.envs.server.machines.base import Machine, refuse_unknown
 from flywheel.errors import ConfigError
 
 
@@ -28,7 +27,7 @@ def make_machine(kind: str, folder: Path, options: Mapping[str, Any]) -> tuple[M
         from flywheel.envs.server.machines.xvfb.options import XvfbOptions
 
         known = {field.name for field in fields(XvfbOptions)} - {"run_root", "guest", "guest_python"}
-        refuse_unknown("The machine 'xvfb'", options, known)
+        refuse_unknown("The machine 'xvfb'", options, sorted(known))
         made = {name: _frozen(value) for name, value in options.items()}
         machine = XvfbMachine(XvfbOptions(run_root=folder, **made))
         return machine, Traits(isolation="bubblewrap", apps=machine.apps)
@@ -43,7 +42,7 @@ def make_machine(kind: str, folder: Path, options: Mapping[str, Any]) -> tuple[M
     if kind == "remote":
         from flywheel.envs.server.machines.remote import PORTS, RemoteMachine
 
-        refuse_unknown("The machine 'remote'", options, {"host", "internet", *PORTS})
+        refuse_unknown("The machine 'remote'", options, sorted({"host", "internet", *PORTS}))
         internet = bool(options.get("internet", False))
         return RemoteMachine(options), Traits(internet=internet, snapshots=False, isolation="unknown")
     if kind == "gateway":

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from flywheel.envs.base import Capabilities, ObserveOptions
-from flywheel.envs.server.episodes.base import refuse_unknown
+from flywheel.envs.server.machines.base import refuse_unknown
 from flywheel.envs.simulated.env import SimulatedEnv
 from flywheel.envs.simulated.scene import refuse_desktop
 from flywheel.errors import InfrastructureError
@@ -25,7 +25,7 @@ class SimulatedEpisode:
     """
 
     def __init__(self, machine: str, options: Mapping[str, Any]) -> None:
-        refuse_unknown("A simulated desktop", options, {"screen", "layout", "folder", "desktop"})
+        refuse_unknown("A simulated desktop", options, ("desktop", "folder", "layout", "screen"))
         self._screen = Size(*options.get("screen", (160, 128)))
         self._layout = str(options.get("layout", "roomy"))
         refuse_desktop(self._screen, self._layout)

@@ -3,10 +3,11 @@
 A machine knows nothing of tasks. It is driven by one thread of one worker process; nothing here is asynchronous.
 """
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from flywheel.errors import InfrastructureError
+from flywheel.errors import ConfigError, InfrastructureError
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +63,9 @@ def view_of(machine: Machine) -> int | str:
         return machine.endpoints().vnc
     except InfrastructureError as error:
         return f"The desktop cannot be shown: {error}"
+
+
+def refuse_unknown(what: str, options: Iterable[str], known: Collection[str]) -> None:
+    """Raises `ConfigError` when one of the options is not known to `what`."""
+    if unknown := sorted(set(options) - set(known)):
+        raise ConfigError(f"{what} has no option {unknown[0]!r}; it has {', '.join(known)}.")

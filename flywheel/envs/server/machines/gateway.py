@@ -16,8 +16,8 @@ from typing import Any, Protocol, TypeVar
 
 import tenacity
 
-from flywheel.envs.server.machines.base import Endpoints
-from flywheel.errors import ConfigError, InfrastructureError
+from flywheel.envs.server.machines.base import Endpoints, refuse_unknown
+from flywheel.errors import InfrastructureError
 
 T = TypeVar("T")
 Park = Callable[[Callable[[], Any]], Any]
@@ -98,8 +98,7 @@ class GatewayMachine:
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        if unknown := sorted(options.keys() - _DEFAULTS.keys()):
-            raise ConfigError(f"A gateway machine has no option {unknown[0]!r}; it has {', '.join(_DEFAULTS)}.")
+        refuse_unknown("A gateway machine", options, _DEFAULTS)
         self._options = {**_DEFAULTS, **options}
         module, _, name = str(self._options["sdk"]).partition(":")
         self._cluster: Sandboxes = getattr(importlib.import_module(module), name)(self._options)

@@ -9,9 +9,9 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flywheel.envs.server.machines.base import Endpoints
+from flywheel.envs.server.machines.base import Endpoints, refuse_unknown
 from flywheel.envs.server.machines.remote import RemoteMachine
-from flywheel.errors import ConfigError, InfrastructureError
+from flywheel.errors import InfrastructureError
 
 PORTS = (5000, 9222, 8006, 8080)  # server, chromium, vnc, vlc: what DesktopEnv assumes when a provider names none
 _DEFAULTS: dict[str, Any] = {
@@ -34,8 +34,7 @@ class StockMachine:
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        if unknown := sorted(options.keys() - _DEFAULTS.keys()):
-            raise ConfigError(f"A stock machine has no option {unknown[0]!r}; it has {', '.join(_DEFAULTS)}.")
+        refuse_unknown("A stock machine", options, _DEFAULTS)
         self._options = {**_DEFAULTS, **options}
         self._manager: Any = None
         self._provider: Any = None
